@@ -1,4 +1,4 @@
-#include "block_mask.hpp"
+#include "parts.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

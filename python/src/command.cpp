@@ -1,4 +1,4 @@
-#include "command.hpp"
+#include "parts.hpp"
 
 #include <nanobind/stl/string.h>
 

@@ -1,4 +1,4 @@
-#include "context_parallel.hpp"
+#include "parts.hpp"
 
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>

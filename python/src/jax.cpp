@@ -1,7 +1,7 @@
 // The handlers that XLA calls: buffers and attributes of a call frame become tensors and options, nothing is copied,
 // and on CUDA the work is put on XLA's stream, with scratch memory of XLA's, and not waited for. The Python side, which
 // chooses operands and attributes, is onepass/jax.py.
-#include "jax.hpp"
+#include "parts.hpp"
 
 #include <algorithm>
 #include <array>

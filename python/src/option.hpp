@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "item.hpp"
 #include "onepass/options.hpp"
 
 namespace onepass::python {
@@ -43,16 +44,16 @@ constexpr const char* kind_of() {
 // An option as _options.options() has it.
 template <class T>
 void take(T& to, const nanobind::dict& o, const char* name) {
-  to = nanobind::cast<T>(o[name]);
+  to = item<T>(o, name);
 }
 inline void take(Accumulation& to, const nanobind::dict& o, const char* name) {
-  to = Accumulation{nanobind::cast<std::uint8_t>(o[name])};
+  to = Accumulation{item<std::uint8_t>(o, name)};
 }
 inline void take(Band& to, const nanobind::dict& o, const char*) {
-  to.causal = nanobind::cast<bool>(o["causal"]);
-  to.align = Align{nanobind::cast<std::uint8_t>(o["align"])};
-  to.offset = nanobind::cast<std::int64_t>(o["align_offset"]);
-  std::tie(to.left, to.right) = nanobind::cast<std::pair<std::int64_t, std::int64_t>>(o["window"]);
+  to.causal = item<bool>(o, "causal");
+  to.align = Align{item<std::uint8_t>(o, "align")};
+  to.offset = item<std::int64_t>(o, "align_offset");
+  std::tie(to.left, to.right) = item<std::pair<std::int64_t, std::int64_t>>(o, "window");
 }
 
 }  // namespace onepass::python
