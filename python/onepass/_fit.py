@@ -36,9 +36,5 @@ def check(options: dict[str, Any], arrays: Any, mod_buffers: Any = (), fp8: Any 
     _onepass.explain_fp8(call, fp8) if fp8 else _onepass.explain(call)
 
 
-# Inputs of a forward and its backward; one that the operator does not have is not looked at.
-_ROLES = (
-    *("bool_mask", "bias", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "tree"),
-    *("q_descale", "k_descale", "v_descale", "v_mean", "lse", "recomputed"),
-    *("dlse", "dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"),
-)
+# Tensors that a call may leave out; one that the operator does not have is not looked at.
+_ROLES = [name for name, *_ in _onepass.attention_tensors() if name not in ("q", "k", "v", "out", "dout")]

@@ -22,21 +22,15 @@ _MASKS = {
 SEED = None  # the default, for calls without dropout
 
 # Inputs besides q, k and v, and what they are converted to: the 16-bit and 64-bit forms that frameworks keep them in.
-_SIDE_INPUTS = (
-    ("bool_mask", None),
-    ("bias", None),
-    ("alibi_slopes", "float32"),
-    ("sinks", "float32"),
-    ("cu_seqlens_q", "int32"),
-    ("cu_seqlens_k", "int32"),
-)
-_CACHE_INPUTS = (("seqused_k", "int32"), ("page_table", "int32"), ("tree", "int32"))  # of a forward
-_FP8_INPUTS = (
-    ("q_descale", "float32"),
-    ("k_descale", "float32"),
-    ("v_descale", "float32"),
-    ("v_mean", "float32"),
-)  # of attention(); a caller may leave v_mean out
+_INPUTS = [
+    (name, dtype or None, backward)
+    for name, dtype, forward, backward, is_input in _onepass.attention_tensors()
+    if is_input and forward and name not in ("q", "k", "v")
+]
+_SIDE_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if backward)
+# Those of a forward alone: of a cache, and factors of fp8, which only attention() has.
+_CACHE_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not backward and dtype == "int32")
+_FP8_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not backward and dtype == "float32")
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
 

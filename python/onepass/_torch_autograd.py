@@ -10,6 +10,7 @@ from torch.compiler import is_compiling
 from . import _onepass
 from ._options import _MASKS
 from ._torch_op import (
+    CACHE,
     DIFFERENTIABLE,
     INPUTS,
     NAMES,
@@ -36,8 +37,8 @@ def _gradients(inputs: Any, options: Any, out: Any, lse: Any, wanted: Any, dout:
     if dout is None and dlse is None or not any(wanted):
         return (None,) * len(wanted)
     c = Call(*inputs, *options)
-    if any(x is not None for x in (c.seqused_k, c.page_table, c.tree)):
-        raise RuntimeError("attention to a cache (seqused_k, page_table, tree) does not support gradients")
+    if any(getattr(c, name) is not None for name in CACHE):
+        raise RuntimeError(f"attention to a cache ({', '.join(CACHE)}) does not support gradients")
     if c.fp8 is not None:
         raise RuntimeError("FP8 attention does not support gradients")
     if torch.are_deterministic_algorithms_enabled():

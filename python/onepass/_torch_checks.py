@@ -11,6 +11,7 @@ from . import _devices, _fit, _kinds, _options
 from ._quantize import fp8_of, fp8_options
 
 _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPUTS)  # name -> dtype or None
+_CACHE = tuple(name for name, _ in _options._CACHE_INPUTS)
 _MOD_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool)
 
 
@@ -47,8 +48,8 @@ def refuse_gradients(c: Any, differentiable: Any) -> None:
         return
     if c.fp8 is not None or torch.float8_e4m3fn in (c.q.dtype, c.k.dtype, c.v.dtype):
         what = "FP8 attention"
-    elif any(x is not None for x in (c.seqused_k, c.page_table, c.tree)):
-        what = "attention to a cache (seqused_k, page_table, tree)"
+    elif any(getattr(c, name) is not None for name in _CACHE):
+        what = f"attention to a cache ({', '.join(_CACHE)})"
     else:
         return
     raise RuntimeError(

@@ -15,14 +15,14 @@ from torch import library as operators
 
 import onepass
 
-from . import _arrays, _devices, _onepass, _quantize, _torch_checks
+from . import _arrays, _devices, _onepass, _options, _quantize, _torch_checks
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
-FP8 = ("q_descale", "k_descale", "v_descale", "v_mean")
-_PLAIN = ("bool_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "tree", *FP8)
+CACHE, FP8 = (tuple(name for name, _ in rows) for rows in (_options._CACHE_INPUTS, _options._FP8_INPUTS))
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k")
 # random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
-INPUTS = (*DIFFERENTIABLE, *_PLAIN, "random_seed")
+INPUTS = (*DIFFERENTIABLE, "bool_mask", *_PACKED, *CACHE, *FP8, "random_seed")
 _OPTIONS = (  # type in a schema, name, default
     ("Tensor[]?", "mod_buffers", None),
     ("str?", "mod_names", None),  # joined by commas
@@ -153,11 +153,8 @@ def compute(c: Any) -> Any:
         k,
         v,
         **_arguments(c),
-        seqused_k=c.seqused_k,
-        page_table=c.page_table,
-        tree=c.tree,
         batch_invariant=c.batch_invariant,
-        **{name: getattr(c, name) for name in FP8},
+        **{name: getattr(c, name) for name in (*CACHE, *FP8)},
         accumulation=c.accumulation or "exact",
         unified_max=c.unified_max,
         fp8=False if c.fp8 is None else _quantize.fp8_of(c.fp8),

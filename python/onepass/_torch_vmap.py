@@ -6,7 +6,7 @@ import torch
 from torch import library as operators
 
 from ._torch_autograd import Differentiable, Once, dispatched, dispatched_backward
-from ._torch_op import FP8, OPERATORS, Call
+from ._torch_op import DIFFERENTIABLE, INPUTS, OPERATORS, Call
 
 
 def _each(op: Any, info: Any, in_dims: Any, args: Any) -> tuple[Any, ...]:
@@ -23,12 +23,11 @@ def _each(op: Any, info: Any, in_dims: Any, args: Any) -> tuple[Any, ...]:
 
 def _folds(c: Any, d: Any) -> bool:
     """True if examples become entries of the batch: nothing in the call depends on the index of an entry."""
-    alone = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "tree", "random_seed", *FP8)
     return (
         c.q.dim() - (d.q is not None) == 4
         and c.dropout_p == 0
         and not (c.score_mod or c.mask_mod)
-        and all(getattr(c, name) is None for name in alone[1:])
+        and all(getattr(c, name) is None for name in INPUTS if name not in (*DIFFERENTIABLE, "bool_mask"))
         and d.sinks is None
     )
 

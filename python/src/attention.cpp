@@ -140,6 +140,19 @@ nb::list attention_options() {
   return all;
 }
 
+// (name, the dtype that a small array is converted to or "", attention's, attention_backward's, an input) of each
+// tensor.
+nb::list attention_tensors() {
+  nb::list all;
+  for (const RoleRow& row : kRoleTable) {
+    if (row.forward == Use::none && row.backward == Use::none) continue;
+    const char* const dtype = row.types == Types::f32 || row.types == Types::i32 ? accepted_of(row.types) : "";
+    all.append(
+        nb::make_tuple(row.name, dtype, row.forward != Use::none, row.backward != Use::none, row.input != nullptr));
+  }
+  return all;
+}
+
 }  // namespace
 
 void add_attention(nb::module_& m) {
@@ -151,6 +164,7 @@ void add_attention(nb::module_& m) {
   m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
   m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a, "target"_a = "");
   m.def("attention_options", &attention_options);
+  m.def("attention_tensors", &attention_tensors);
 }
 
 }  // namespace onepass::python
