@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, overload
 
 from torch import Tensor, device, dtype
 from torch.nn.attention.flex_attention import AuxRequest
@@ -9,50 +9,14 @@ from typing_extensions import Unpack
 from . import context_parallel as context_parallel
 from ._flex.block_mask import BlockMask as BlockMask
 from ._quantized import Quantized as Quantized
+from ._signatures import AppendOptions, AttentionOptions
+from ._signatures import Layout as _Layout
 
-_Mask = Literal["causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"] | None
-_Layout = Literal["bhsd", "bshd"]
-
-class _Options(TypedDict, total=False):
-    """The keywords of attention, but return_lse."""
-
-    mask: _Mask
-    align_offset: int | None
-    window: tuple[int, int] | None
-    bool_mask: Tensor | None
-    bias: Tensor | None
-    alibi_slopes: Tensor | None
-    sinks: Tensor | None
-    scale: float | None
-    softcap: float
-    dropout_p: float
-    seed: int | None
-    dropout_start: tuple[int, int, int, int] | None
-    cu_seqlens_q: Tensor | None
-    cu_seqlens_k: Tensor | None
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
-    seqused_k: Tensor | None
-    page_table: Tensor | None
-    tree: Tensor | None
-    q_descale: Tensor | None
-    k_descale: Tensor | None
-    v_descale: Tensor | None
-    v_mean: Tensor | None
-    fp8: bool | Mapping[str, Any]
-    accumulation: Literal["exact", "fast"]
-    unified_max: float | None
+class _Options(AttentionOptions[Tensor], total=False):
     recomputed: Tensor | None
-    batch_invariant: bool
-    score_mod: str | Callable[..., Any] | None
-    mask_mod: str | Callable[..., Any] | None
-    mod_buffers: Mapping[str, Tensor] | None
     out: Tensor | None
     out_dtype: dtype | None
     deterministic: bool
-    layout: _Layout
-    implementation: str | None
-    threads: int | None
 
 _Input = Tensor | Quantized
 
@@ -69,25 +33,7 @@ def attention(
     q: _Input, k: _Input, v: _Input, *, return_lse: bool, **options: Unpack[_Options]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def append_kv(
-    k_new: Tensor,
-    v_new: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    cache_seqlens: Tensor | None = None,
-    slot_mapping: Tensor | None = None,
-    positions: Tensor | None = None,
-    page_table: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cos: Tensor | None = None,
-    sin: Tensor | None = None,
-    cos_sin_cache: Tensor | None = None,
-    interleaved: bool = False,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    q: Tensor | None = None,
-    layout: _Layout = "bhsd",
-    threads: int | None = None,
+    k_new: Tensor, v_new: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Unpack[AppendOptions[Tensor]]
 ) -> Tensor | None: ...
 def quantize(
     x: Tensor,

@@ -14,29 +14,49 @@ PACKAGE = pathlib.Path(onepass.__file__).parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def stubs(name):
-    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return [node for node in functions if not node.args.kwarg]  # any options: of what another one lists
-
-
-@pytest.mark.parametrize("name", ["attention", "merge"])
-def test_stubs_have_the_codes_parameters(name):
-    signature = inspect.signature(getattr(onepass, name))
-    parameters = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
-    found = stubs(name)
-    assert found
-    for stub in found:
-        assert [a.arg for a in stub.args.args + stub.args.kwonlyargs] == [x.name for x in parameters]
-        for argument, default in zip(stub.args.kwonlyargs, stub.args.kw_defaults):
-            if argument.arg != "return_lse":
-                assert ast.literal_eval(default) == signature.parameters[argument.arg].default
-
-
 def defined(path):
     """The functions and classes of a file, by name; of overloads the last."""
     kinds = (ast.FunctionDef, ast.ClassDef)
     return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, kinds)}
+
+
+def fields(options, known):
+    """The fields of a TypedDict of a stub, such as AttentionOptions[Any]."""
+    shared = known[next(x.id for x in ast.walk(options) if isinstance(x, ast.Name) and x.id in known)]
+    found = {node.target.id for node in shared.body if isinstance(node, ast.AnnAssign)}
+    for base in shared.bases:
+        if any(isinstance(x, ast.Name) and x.id in known for x in ast.walk(base)):
+            found |= fields(base, known)
+    return found
+
+
+def keywords(function, known):
+    options = function.args.kwarg
+    return {x.arg for x in function.args.kwonlyargs} | (fields(options.annotation, known) if options else set())
+
+
+SHARED = defined(PACKAGE / "_signatures.pyi")
+
+
+def stubs(name):
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    anything = "Any"  # of what another one lists
+    return [x for x in functions if not x.args.kwarg or getattr(x.args.kwarg.annotation, "id", None) != anything]
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_backward", "append_kv", "merge"])
+def test_stubs_have_the_codes_parameters(name):
+    signature = inspect.signature(getattr(onepass, name)).parameters
+    known = SHARED | defined(PACKAGE / "__init__.pyi")
+    found = stubs(name)
+    assert found
+    for stub in found:
+        assert [x.arg for x in stub.args.args] == [x for x, p in signature.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert keywords(stub, known) == {x for x, p in signature.items() if p.kind is p.KEYWORD_ONLY}
+        for argument, default in zip(stub.args.kwonlyargs, stub.args.kw_defaults):
+            if argument.arg != "return_lse":
+                assert ast.literal_eval(default) == signature[argument.arg].default
 
 
 @pytest.mark.parametrize("module", ["torch", "jax"])
@@ -46,14 +66,13 @@ def test_stubs_of_interfaces_have_the_codes_parameters(module):
     code = {}
     for path in (*PACKAGE.glob(f"_{module}_*.py"), PACKAGE / "_flex" / "block_mask.py", PACKAGE / f"{module}.py"):
         code |= defined(path)
-    options = {node.target.id for node in stub["_Options"].body if isinstance(node, ast.AnnAssign)}
+    known = SHARED | stub
     public = " ".join(re.findall(r"(?:__all__ \+?|_FLEX )= \[(.*?)\]", (PACKAGE / f"{module}.py").read_text(), re.S))
     elsewhere = {"Layout", "context_parallel_attention"}  # the stub imports them from a typed package
     for name in set(re.findall(r'"(\w+)"', public)) - elsewhere - {"Quantized", "BlockMask", "cascade"}:  # it forwards
         mine, theirs = (x[name].args for x in (stub, code))
         assert [x.arg for x in mine.args] == [x.arg for x in theirs.args], name
-        keywords = {x.arg for x in mine.kwonlyargs} | (options if mine.kwarg else set())
-        assert keywords == {x.arg for x in theirs.kwonlyargs}, name
+        assert keywords(stub[name], known) == {x.arg for x in theirs.kwonlyargs}, name
 
 
 def test_typed_marker():
