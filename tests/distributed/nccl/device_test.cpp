@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "algebra/numerics.hpp"
@@ -96,11 +98,14 @@ struct Call {
   }
 };
 
+// Normal numbers of bf16; from the millionth on they come again.
 std::vector<float> draw(Index count, unsigned seed) {
+  constexpr std::size_t kPeriod = 1000003;
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal;
   std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& x : values) x = to_float(from_float<bf16>(normal(generator)));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = i < kPeriod ? to_float(from_float<bf16>(normal(generator))) : values[i - kPeriod];
   return values;
 }
 
@@ -128,6 +133,28 @@ double milliseconds(NcclTransport& transport, const std::function<void()>& run) 
   }
   std::sort(found.begin(), found.end());
   return found[1];
+}
+
+// A rank that does not come: the other one ends after the deadline, and does not hang.
+bool late(ncclComm_t comm) {
+  NcclTransport transport(comm, std::chrono::seconds(2));
+  if (transport.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    transport.fail("it comes too late");
+    return true;
+  }
+  std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(transport.ranks()));
+  std::string sentence = "nothing was thrown";
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    transport.all_gather(mine, all);
+  } catch (const Error& error) {
+    sentence = error.what();
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("rank %d, with a rank that does not come: '%s' after %.1f s\n", transport.rank(), sentence.c_str(),
+              seconds);
+  return sentence == "another rank has not answered for 2000 ms" && seconds < 10;
 }
 
 bool work(ncclComm_t comm, int device, Index timed) {
@@ -196,6 +223,7 @@ bool work(ncclComm_t comm, int device, Index timed) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
     std::puts("skipped: fewer than two CUDA devices");
@@ -208,7 +236,8 @@ int main(int argc, char** argv) {
   for (int d = 0; d < devices; ++d) {
     threads.emplace_back([&, d] {
       try {
-        if (!work(comms[static_cast<std::size_t>(d)], d, argc > 1 ? std::atol(argv[1]) : 0)) right = false;
+        const ncclComm_t comm = comms[static_cast<std::size_t>(d)];
+        if (!work(comm, d, argc > 1 ? std::atol(argv[1]) : 0) || !late(comm)) right = false;
       } catch (const std::exception& error) {
         std::printf("rank %d: %s\n", d, error.what());
         right = false;
@@ -216,6 +245,5 @@ int main(int argc, char** argv) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (ncclComm_t comm : comms) ncclCommDestroy(comm);
   return right ? 0 : 1;
 }

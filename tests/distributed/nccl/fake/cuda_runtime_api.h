@@ -1,0 +1,19 @@
+// The part of the CUDA runtime that transport_nccl.hpp calls, on memory of the host. Work on a stream is done at once,
+// unless it waits for a rank: then the stream is never ready.
+#pragma once
+#include <cstddef>
+
+struct FakeStream;
+using cudaStream_t = FakeStream*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorNotReady = 600 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+constexpr unsigned cudaStreamNonBlocking = 1;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMalloc(void** memory, std::size_t bytes);
+cudaError_t cudaFree(void* memory);
+const char* cudaGetErrorString(cudaError_t error);
