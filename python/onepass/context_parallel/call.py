@@ -111,3 +111,22 @@ def _laid(part: Any, *tensors: Any) -> Any:
     if not part.cu_rows:
         return tensors
     return [x if x is None else x[0].transpose(0, 1) if x.dim() == 4 else x[0] for x in tensors]
+
+
+class Scheme:
+    """The common part of schemes. Each has ``forward``, ``backward`` and the ``groups`` that it uses."""
+
+    groups: tuple[Any, ...]
+
+    def saved(self, *tensors: Any) -> Any:
+        """The tensors that ``backward`` takes, from this rank's rows of q, k, v, out and lse."""
+        return tensors
+
+    def told(self, function: Any, *given: Any) -> Any:
+        """function(*given). The other ranks wait for this one, so they hear of its failure."""
+        try:
+            return function(*(x.detach() if isinstance(x, torch.Tensor) else x for x in given))
+        except BaseException as error:
+            for ranks in self.groups:
+                ranks.tell(error)
+            raise

@@ -6,16 +6,16 @@ import torch
 
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Side, heads_of, rows_of
+from .call import F32, Call, Scheme, Side, heads_of, rows_of
 from .ranks import Ranks
 
 
-class Gather:
+class Gather(Scheme):
     """K, V and their gradients may travel in groups of heads: a group comes while the one before is computed."""
 
     def __init__(self, ranks: Ranks, plan: Plan, call: Call, head_groups: int) -> None:
         self.ranks, self.plan, self.call, self.head_groups, self.me = ranks, plan, call, head_groups, ranks.me
-        self.groups: tuple[Ranks, ...] = (ranks,)
+        self.groups = (ranks,)
 
     def _groups(self, q: Any, k: Any) -> list[tuple[slice, slice]]:
         """Slices of query heads and of K/V heads."""

@@ -7,7 +7,7 @@ import torch
 import onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Side, rows_of
+from .call import F32, Call, Scheme, Side, rows_of
 from .ranks import Ranks
 
 _EVERY_HEAD = slice(0, None)
@@ -42,10 +42,10 @@ class States:
         return onepass.merge(*zip(*self.states), out=out)
 
 
-class Ring:
+class Ring(Scheme):
     def __init__(self, ranks: Ranks, plan: Plan, call: Call) -> None:
         self.ranks, self.plan, self.call, self.me = ranks, plan, call, ranks.me
-        self.groups: tuple[Ranks, ...] = (ranks,)
+        self.groups = (ranks,)
 
     def _circulate(self, k: Any, v: Any) -> Any:
         """(source, its calls, K, V) of every rank, its own first; the next one is under way meanwhile."""

@@ -7,16 +7,16 @@ import torch
 from onepass import _onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Side, rows_of
+from .call import F32, Call, Scheme, Side, rows_of
 from .ranks import Ranks
 
 _plan = _onepass.context_parallel
 
 
-class Ulysses:
+class Ulysses(Scheme):
     def __init__(self, ranks: Ranks, plan: Plan, call: Call, heads: int, heads_kv: int) -> None:
         self.ranks, self.plan, self.call, self.me = ranks, plan, call, ranks.me
-        self.groups: tuple[Ranks, ...] = (ranks,)
+        self.groups = (ranks,)
         self.layout, size = plan.layout, ranks.size
         shares = [_plan.heads_of(heads, heads_kv, size, r) for r in range(size)]
         self.mine, self.read = [h for h, _ in shares], [kv for _, kv in shares]  # by rank
@@ -64,6 +64,9 @@ class Ulysses:
         (rows,) = self._to_rows((out, self.mine))
         (rows_lse,) = self._to_rows((lse, self.mine))
         return rows, rows_lse, (q, k, v, out, lse)
+
+    def saved(self, *tensors: Any) -> Any:
+        return self._to_heads(*zip(tensors, (self.mine, self.read, self.read, self.mine, self.mine)))
 
     def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         (dout,) = self._to_heads((dout, self.mine))

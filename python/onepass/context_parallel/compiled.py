@@ -1,0 +1,144 @@
+"""The call as an operator, which torch.compile sees as one node. A number stands for all that is not a tensor."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .call import Side
+from .prepare import prepared
+
+_WORDS = (
+    "layout",
+    "scheme",
+    "causal",
+    "window",
+    "documents",
+    "scale",
+    "softcap",
+    "dropout_p",
+    "score_mod",
+    "mask_mod",
+    "deterministic",
+    "reproducible",
+    "head_groups",
+    "return_lse",
+    "threads",
+)
+_kept: list[tuple[Any, ...]] = []  # by number
+
+
+@torch.compiler.assume_constant_result
+def _number_of(*values: Any) -> int:
+    """The number of these values. Equal ones have one number, which is a constant of the compiled function."""
+    values = tuple(tuple(x) if isinstance(x, list) else x for x in values)
+    if values not in _kept:
+        _kept.append(values)
+    return _kept.index(values)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, group: Any, given: dict[str, Any]) -> Any:
+    names = sorted(given["mod_buffers"] or {})
+    buffers = [given["mod_buffers"][name] for name in names]
+    number = _number_of(group, tuple(names), *(given[word] for word in _WORDS))
+    seed, drawn = given["seed"], None
+    if given["dropout_p"] and seed is None:
+        drawn = torch.randint(2**62, (1,), device="cpu")
+    seed = 0 if seed is None else seed - 2**64 if seed >= 2**63 else seed  # int64
+    side = given["sinks"], given["alibi_slopes"], given["bias"], given["bool_mask"]
+    out, lse = _forward(q, k, v, *side, buffers, number, seed, drawn)
+    return (out, lse) if given["return_lse"] else out
+
+
+def _scheme(inputs: tuple[Any, ...], agree: bool) -> Any:
+    q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn = inputs
+    group, names, *values = _kept[number]
+    given = dict(zip(_WORDS, values)) | {"sinks": sinks, "alibi_slopes": slopes, "bias": bias, "bool_mask": mask}
+    given |= {"mod_buffers": dict(zip(names, buffers)) or None, "seed": seed % 2**64 if drawn is None else None}
+    return prepared(q, k, v, group, given, agree, drawn)
+
+
+@torch.library.custom_op("onepass::context_parallel", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    buffers: Sequence[Tensor],
+    number: int,
+    seed: int,
+    drawn: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    scheme = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), True)
+    out, lse, _ = scheme.told(scheme.forward, Side((sinks, slopes, bias), mask), q, k, v)
+    return out, lse
+
+
+@_forward.register_fake
+def _(q: Any, k: Any, v: Any, *others: Any) -> Any:
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("onepass::context_parallel_backward", mutates_args=())
+def _backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    wanted: Sequence[bool],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    buffers: Sequence[Tensor],
+    number: int,
+    seed: int,
+    drawn: Tensor | None,
+) -> list[Tensor]:
+    scheme = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), False)
+    side = Side((sinks, slopes, bias), mask, wanted)
+
+    def gradients(*given: Any) -> Any:
+        return scheme.backward(side, dout, dlse, *scheme.saved(*given))
+
+    grads = scheme.told(gradients, q, k, v, out, lse)
+    return [x.contiguous() for x in (*grads, *side.results()) if x is not None]
+
+
+@_backward.register_fake
+def _(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, q: Any, k: Any, v: Any, *others: Any) -> Any:
+    side = [x for x, w in zip(others[:3], wanted) if w]
+    return [x.new_empty(x.shape) for x in (q, k, v, *side)]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, buffers, number, seed, drawn = inputs
+    ctx.number, ctx.seed, ctx.return_lse = number, seed, _kept[number][2 + _WORDS.index("return_lse")]
+    ctx.buffers = len(buffers)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, drawn, *output, *buffers)
+
+
+def _gradients(ctx: Any, dout: Any, dlse: Any) -> Any:
+    *tensors, drawn, out, lse = ctx.saved_tensors[: len(ctx.saved_tensors) - ctx.buffers]
+    buffers = list(ctx.saved_tensors[len(ctx.saved_tensors) - ctx.buffers :])
+    # Every rank sends the same tensors, whatever its loss uses.
+    dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype)
+    if not ctx.return_lse:
+        dlse = None
+    elif dlse is None:
+        dlse = torch.zeros_like(lse)
+    wanted = list(ctx.needs_input_grad[3:6])
+    dq, dk, dv, *side = _backward(dout, dlse, out, lse, wanted, *tensors, buffers, ctx.number, ctx.seed, drawn)
+    rest = iter(side)
+    return dq, dk, dv, *(next(rest) if w else None for w in wanted), None, [None] * ctx.buffers, None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
