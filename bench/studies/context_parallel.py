@@ -191,12 +191,29 @@ def said(row):
 
 
 def table(document):
-    """Shares of linear: forward, both."""
+    """Shares of linear in percent: forward, both. Of one GPU milliseconds; of PyTorch's also its time over gather's."""
     lengths = sorted({row["length"] for row in document})
+    cell = {(row["name"], row["length"]): row for row in document if "share" in row}
+
+    def line(name, text):
+        shown = (text(cell[name, n], n) if (name, n) in cell else "-" for n in lengths)
+        return f"| {name} | " + " | ".join(shown) + " |"
+
+    def times(row):
+        return [row["forward_s"], row["both_s"]]
+
+    def over_gather(row, n):
+        gather = times(cell["gather zigzag", n])
+        return ", ".join(f"{a / b:.2f}x" for a, b in zip(times(row), gather))
+
     lines = ["| | " + " | ".join(f"{n / 1024:g}k" for n in lengths) + " |", "|" + "---|" * (len(lengths) + 1)]
     for name in dict.fromkeys(row["name"] for row in document):
-        by_length = {row["length"]: row for row in document if row["name"] == name and "share" in row}
-        shown = (by_length.get(n) for n in lengths)
-        texts = ("-" if r is None else ", ".join(f"{100 * x:.1f}" for x in r["share"]) for r in shown)
-        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+        if name == "one GPU":
+            text = line(name, lambda row, _: ", ".join(f"{1e3 * x:.2f}" for x in times(row)))
+            lines.append(text.replace(name, f"{name}, ms"))
+        else:
+            lines.append(line(name, lambda row, _: ", ".join(f"{100 * x:.1f}" for x in row["share"])))
+    torch = "torch context_parallel"
+    if any(name == torch for name, _ in cell):
+        lines.append(line(torch, over_gather).replace(torch, "its time over gather's"))
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import pathlib
 import re
 
 import bench
+from bench.studies import context_parallel
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -93,6 +94,7 @@ TABLES = {
     "h200-paged": gpu.h200_paged,
     "h200-backward-errors": lambda: gpu.errors_table(rows_of("h200_backward_errors")).splitlines(),
     "cascade": lambda: gpu.cascade(rows_of("cascade")),
+    "context-parallel": lambda: context_parallel.table(rows_of("h100x2_context_parallel")).splitlines(),
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
     "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
