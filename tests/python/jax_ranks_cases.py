@@ -20,7 +20,7 @@ import reference  # noqa: E402
 
 LENGTH = 45
 DOCUMENTS = (0, 1, 17, 17, 30, 45)
-SIDE = "sinks", "alibi_slopes"
+SIDE = "sinks", "alibi_slopes", "bias"
 SCHEMES = "gather", "ring", "ulysses"
 
 
@@ -79,7 +79,11 @@ def sharded(mesh, layout, scheme, tensors, o):
     def function(q, k, v, side):
         whole = [layout.shard(x) for x in (q, k, v)]
         words = {"mesh": mesh, "axis": mesh.axis_names[-1], "layout": layout, "scheme": scheme, "return_lse": True}
-        out, lse = onepass.jax.context_parallel_attention(*whole, **{**words, **o, **side})
+        words |= {**o, **side}
+        for name in ("bias", "bool_mask"):
+            if name in words and words[name].shape[2] > 1:
+                words[name] = layout.shard(words[name])
+        out, lse = onepass.jax.context_parallel_attention(*whole, **words)
         return layout.whole(out), layout.whole(lse)
 
     return differentiated(function, *tensors, side)
@@ -109,6 +113,8 @@ def cases(ranks):
     cuts, shares = (0, 9, 9, 22, 39, LENGTH), [0, *(min(5, 2 * r) for r in range(1, ranks)), 5]
     sinks, slopes = rng.standard_normal(4).astype("float32"), np.abs(0.2 * rng.standard_normal(4)).astype("float32")
     more = {"causal": True, "documents": DOCUMENTS}
+    bias, mask = rng.standard_normal((1, 4, LENGTH, LENGTH)).astype("float32"), rng.random((1, 1, LENGTH, LENGTH)) < 0.7
+    mask[:, :, 7] = False  # a row that sees no key
     found = {}
     for scheme in SCHEMES:
         found[f"{scheme} causal"] = zigzag, scheme, few, {"causal": True}
@@ -116,6 +122,11 @@ def cases(ranks):
             continue
         found[f"{scheme} sinks"] = zigzag, scheme, few, {"causal": True, "window": (11, 0), "sinks": sinks}
         found[f"{scheme} alibi"] = zigzag, scheme, few, {"alibi_slopes": slopes, "softcap": 2.0, "scale": 0.3}
+        of_keys = {"bias": bias[:, :1, :1], "bool_mask": mask[:, :, :1], "sinks": sinks}
+        found[f"{scheme} bias of keys"] = zigzag, scheme, few, of_keys
+        if scheme != "ulysses":
+            found[f"{scheme} bias"] = zigzag, scheme, few, {"bias": bias, "causal": True}
+            found[f"{scheme} mask"] = zigzag, scheme, few, {"bool_mask": mask, "window": (21, 3)}
         found[f"{scheme} documents"] = zigzag, scheme, few, {**more, "sinks": sinks, "alibi_slopes": slopes}
         found[f"{scheme} score_mod"] = (
             zigzag,
@@ -185,6 +196,7 @@ def transformed():
             out = np.asarray(onepass.jax.context_parallel_attention(*given, **words))
             if not np.abs(layout.whole(out) - whole).max() < 1e-5:
                 wrong.append(f"{name}: {scheme}")
+    wrong += biased(meshes["a batch axis"][0], layout, q, k, v)
     rows = np.asarray(layout.shard(jnp.arange(LENGTH), 0))
     if not (rows == layout.positions()).all() or layout.whole(rows, 0).tolist() != list(range(LENGTH)):
         wrong.append("positions")
@@ -206,6 +218,28 @@ def transformed():
         out = layout.whole(onepass.jax.context_parallel_attention(given[0], layout.shard(lost), given[2], **words))
         if not (jnp.isfinite(out[:, :, :20]).all() and jnp.isnan(out[:, :, 20:]).all()):
             wrong.append(f"NaN: {scheme}")
+    return wrong
+
+
+def biased(mesh, layout, q, k, v):
+    """Sentences about gradients of biases that are sharded along the batch and the rows, or along neither."""
+    wrong = []
+    for shape in ((2, 1, LENGTH, LENGTH), (1, 4, 1, LENGTH), (1, 1, LENGTH, 1)):
+        bias = jnp.asarray(np.random.default_rng(3).standard_normal(shape), "float32")
+
+        def on_ranks(bias):
+            given = [layout.shard(x) for x in (q, k, v)]
+            words = {"mesh": mesh, "axis": "seq", "batch_axis": "data", "layout": layout, "causal": True}
+            sharded = layout.shard(bias) if bias.shape[2] > 1 else bias
+            out = onepass.jax.context_parallel_attention(*given, bias=sharded, scheme="gather", **words)
+            return (layout.whole(out) ** 2).sum()
+
+        def on_one(bias):
+            return (onepass.jax.attention(q, k, v, bias=bias, mask="causal_top_left") ** 2).sum()
+
+        mine, one = jax.jit(jax.grad(on_ranks))(bias), jax.grad(on_one)(bias)
+        if not np.abs(mine - one).max() < 1e-5 * max(1, np.abs(one).max()):
+            wrong.append(f"a bias of shape {shape} with a batch axis")
     return wrong
 
 

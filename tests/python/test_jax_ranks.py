@@ -52,7 +52,13 @@ def test_one_device_is_a_plain_call(rng):
         ({"layout": Layout.zigzag(9, 1)}, r"q must have 9 rows, 9 for each rank, as layout.shard gives \(got 8\)"),
         ({"dropout_p": 0.5}, r"seed must be an integer from 0 to 2\^64 - 1 \(got None\)"),
         ({"softcap": -1.0}, r"softcap must be 0 \(none\) or positive \(got -1\)"),
-        ({"bias": np.zeros((8, 8))}, r"onepass.jax.context_parallel_attention does not take 'bias'"),
+        ({"reproducible": True}, r"onepass.jax.context_parallel_attention does not take 'reproducible'"),
+        (
+            {"bias": np.zeros((1, 1, 8, 7))},
+            r"bias must have shape \[1, 2, 8, 8\] or 1 in some dimensions \(got \[1, 1, 8, 7\]\)",
+        ),
+        ({"bool_mask": np.zeros((1, 1, 1, 8))}, r"bool_mask must be bool \(got float"),
+        ({"bias": np.zeros((1, 1, 8, 8)), "scheme": "ulysses"}, "scheme 'ulysses' does not support a bias with rows"),
         ({"batch_axis": "seq", "dropout_p": 0.5, "seed": 1}, "batch_axis does not support dropout"),
     ],
 )

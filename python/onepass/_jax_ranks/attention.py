@@ -33,6 +33,8 @@ def context_parallel_attention(
     causal: bool = False,
     window: Any = (-1, -1),
     documents: Any = None,
+    bias: Any = None,
+    bool_mask: Any = None,
     alibi_slopes: Any = None,
     sinks: Any = None,
     scale: float | None = None,
@@ -59,6 +61,8 @@ def context_parallel_attention(
       causal: position i sees positions up to i.
       window: (left, right) positions around the query's own; -1 is unbounded.
       documents: where packed documents begin, and the length; a query sees its own document.
+      bias, bool_mask: ``[batch|1, heads|1, rows|1, length|1]``: rows as q has them, and a column for each position.
+        ulysses needs rows = 1.
       alibi_slopes, sinks, mod_buffers: as ``onepass.jax.attention``, whole on all devices.
       dropout_p, seed: weights are dropped as one device drops them. The scheme ring needs cuts at multiples of 4.
       score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
@@ -81,6 +85,8 @@ def context_parallel_attention(
     _check(given, arrays)
     kind = kind_of(layout, given, arrays["q"].shape[0] // _size(mesh, batch_axis))
     arrays |= {name: jnp.asarray(given[name]).astype("float32") for name in SIDE if given[name] is not None}
+    if given["bool_mask"] is not None:
+        arrays["bool_mask"] = jnp.asarray(given["bool_mask"])
     for name, x in _options.mod_items(given["mod_buffers"] or {}):
         x = _options.of_one(jnp.asarray(x))
         arrays[f"mod:{name}"] = x.astype("int32") if _options.is_int64(x) else x
@@ -88,6 +94,7 @@ def context_parallel_attention(
         name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
     }
     call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic), kind.documents)
+    _check_scores(given, arrays)
     chosen = _scheme(scheme, kind, arrays, mesh)
     sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, bool(return_lse), tuple(arrays))
     out, lse = _attention(sharded, tuple(arrays.values()))
@@ -124,14 +131,37 @@ def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
         raise ValueError("batch_axis does not support alibi_slopes with a batch")
 
 
+def _check_scores(given: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """The shapes and dtypes of a bias and a mask."""
+    layout, (batch, heads, rows, _) = given["layout"], arrays["q"].shape
+    sizes = batch, heads, rows, layout.length
+    for name in (name for name in ("bias", "bool_mask") if name in arrays):
+        shape = arrays[name].shape
+        if len(shape) != 4 or any(n not in (1, size) for n, size in zip(shape, sizes)):
+            raise ValueError(f"{name} must have shape {list(sizes)} or 1 in some dimensions (got {list(shape)})")
+    if arrays.get("bool_mask", jnp.zeros(0, bool)).dtype != bool:
+        raise TypeError(f"bool_mask must be bool (got {arrays['bool_mask'].dtype})")
+
+
+def _of_rows(x: Any) -> bool:
+    """True of a bias or a mask that has rows, which are sharded."""
+    return x.ndim == 4 and x.shape[2] != 1
+
+
 def _scheme(asked: str, kind: Kind, arrays: dict[str, Any], mesh: Any) -> str:
+    of_rows = [name for name in ("bias", "bool_mask") if name in arrays and _of_rows(arrays[name])]
+    if asked == "ulysses" and of_rows:
+        raise ValueError(
+            f"scheme 'ulysses' does not support a {of_rows[0]} with rows; give [batch|1, heads|1, 1, length]"
+        )
     if asked == "ring":
         refuse_uneven(kind)
     if asked != "auto":
         return asked
     q, k, v = (arrays[name] for name in ("q", "k", "v"))
     on_cuda = mesh.devices.flat[0].platform != "cpu"
-    return by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)[0]
+    schemes = by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)
+    return next(scheme for scheme in schemes if scheme != "ulysses" or not of_rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,17 +181,26 @@ class _Sharded:
         return _SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, self.kind.layout.rows)  # type: ignore
 
     def _over(self, f: Any, arrays: Any, results: Any) -> Any:
-        """f on each device. Arrays and results are sharded ("rows"), or whole ("side")."""
-        rows, side = PartitionSpec(self.batch_axis, None, self.axis), PartitionSpec()
-        specs = {"rows": rows, "side": side}
-        given, found = tuple(specs[kind] for kind, _ in arrays), tuple(specs[kind] for kind in results)
+        """f on each device. arrays: (spec, array); results: specs."""
+        given, found = tuple(spec for spec, _ in arrays), tuple(results)
         values = [x for _, x in arrays]
         if "Explicit" in str(getattr(self.mesh, "axis_types", "")):  # which older versions of JAX lack
             values = [jax.reshard(x, NamedSharding(self.mesh, spec)) for x, spec in zip(values, given)]
         return jax.shard_map(f, mesh=self.mesh, in_specs=given, out_specs=found, check_vma=False)(*values)
 
-    def _arrays(self, values: Any) -> list[tuple[str, Any]]:
-        return [("rows", x) for x in values[:3]] + [("side", x) for x in values[3:]]
+    @property
+    def _rows(self) -> PartitionSpec:
+        return PartitionSpec(self.batch_axis, None, self.axis)
+
+    def _spec(self, name: str, x: Any) -> PartitionSpec:
+        """The spec of an array beside q, k and v: whole on all devices, but for the batch and the rows of scores."""
+        if name not in ("bias", "bool_mask"):
+            return PartitionSpec()
+        return PartitionSpec(self.batch_axis if x.shape[0] > 1 else None, None, self.axis if _of_rows(x) else None)
+
+    def _arrays(self, values: Any) -> list[tuple[PartitionSpec, Any]]:
+        specs = [self._rows] * 3 + [self._spec(name, x) for name, x in zip(self.names[3:], values[3:])]
+        return list(zip(specs, values))
 
     def _side(self, values: Any) -> dict[str, Any]:
         return dict(zip(self.names[3:], values))
@@ -170,10 +209,16 @@ class _Sharded:
         def run(q: Any, k: Any, v: Any, *side: Any) -> Any:
             return self._device().forward(self._side(side), q, k, v)
 
-        return self._over(run, self._arrays(values), ("rows", "rows"))
+        return self._over(run, self._arrays(values), (self._rows,) * 2)
+
+    def _total(self, device: Any, x: Any, spec: PartitionSpec) -> Any:
+        """The sum of a gradient over the devices that it is not sharded over."""
+        if self.axis not in spec:
+            x = device.added(x)
+        return x if self.batch_axis in (None, *spec) else jax.lax.psum(x, self.batch_axis)
 
     def backward(self, values: Any, out: Any, lse: Any, dout: Any, dlse: Any) -> Any:
-        sums_of = [name for name in self.names if name in SIDE]
+        sums_of = {name: self._spec(name, x) for name, x in zip(self.names, values) if name in SIDE}
 
         def run(out: Any, lse: Any, dout: Any, *given: Any) -> Any:
             dlse, given = (given[0], given[1:]) if self.return_lse else (None, given)
@@ -181,13 +226,10 @@ class _Sharded:
             device = self._device()
             sums, dk, dv = device.backward(side, dout, dlse, q, k, v, out, lse)
             grads = [x.astype(q.dtype) for x in (sums["dq"], dk, dv)]
-            total = [device.added(sums[f"d{name}"]) for name in sums_of]
-            if self.batch_axis is not None:
-                total = [jax.lax.psum(x, self.batch_axis) for x in total]
-            return (*grads, *total)
+            return (*grads, *(self._total(device, sums[f"d{name}"], spec) for name, spec in sums_of.items()))
 
-        more = [("rows", x) for x in (out, lse, dout, *((dlse,) if self.return_lse else ()))]
-        results = ("rows",) * 3 + ("side",) * len(sums_of)
+        more = [(self._rows, x) for x in (out, lse, dout, *((dlse,) if self.return_lse else ()))]
+        results = (self._rows,) * 3 + tuple(sums_of.values())
         found = iter(self._over(run, more + self._arrays(values), results))
         return tuple(next(found) if name in ("q", "k", "v", *SIDE) else None for name in self.names)
 

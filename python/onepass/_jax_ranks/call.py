@@ -9,11 +9,17 @@ from onepass import _jax_call
 from onepass._ranks.call import Options
 
 F32 = jnp.float32
-SIDE = "sinks", "alibi_slopes"
+SIDE = "sinks", "alibi_slopes", "bias"  # with gradients
 
 
 def rows_of(rows: Any, *arrays: Any) -> list[Any]:
     return [None if x is None else x[:, :, slice(*rows)] for x in arrays]
+
+
+def scores_of(x: Any, part: Any, h: Any) -> tuple[Any, ...]:
+    """The index of a part's heads, rows and positions in a bias or a mask [batch|1, heads|1, rows|1, positions|1]."""
+    places = slice(None), h, slice(*part.rows), slice(*part.key_positions)
+    return tuple(slice(None) if n == 1 else place for n, place in zip(x.shape, places))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Call:
             given["sinks"] = side["sinks"][h]
         if "alibi_slopes" in side:
             given["alibi_slopes"] = side["alibi_slopes"][..., h]
+        for name in ("bias", "bool_mask"):
+            if name in side:
+                given[name] = side[name][scores_of(side[name], part, h)]
         q, k, v = _laid(part, q, k, v)
         given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False}
         names, arrays = _jax_call.operands(given)
@@ -83,7 +92,7 @@ class Sums:
         """at: an index of all dimensions."""
         self.by_name[name] = self.by_name[name].at[at].add(x)
 
-    def side(self, g: dict[str, Any], h: Any) -> None:
-        for name in SIDE:
-            if f"d{name}" in g:
-                self.add(f"d{name}", g[f"d{name}"], (..., h))
+    def side(self, g: dict[str, Any], part: Any, h: Any) -> None:
+        for name in (f"d{name}" for name in SIDE if f"d{name}" in g):
+            at = scores_of(self.by_name[name], part, h) if name == "dbias" else (..., h)
+            self.add(name, g[name], at)

@@ -41,7 +41,7 @@ class Layout(_ranks.layout.Layout):
         padded = jnp.concatenate(
             [x, jnp.zeros_like(x, shape=[1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)])], axis
         )
-        return jnp.where(shown, jnp.take(padded, np.maximum(places, 0), axis), 0)
+        return jnp.where(shown, jnp.take(padded, np.maximum(places, 0), axis), jnp.zeros((), x.dtype))
 
     def whole(self, x: Any, axis: int = 2) -> Any:
         """The array of all positions of a sharded array."""

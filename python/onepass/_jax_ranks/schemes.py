@@ -124,7 +124,7 @@ class Gather(Device):
                     g = self.call.backward(part, side, h, (d, dl, q_part, *rows_of(part.keys, k, v), o, s))
                     for name, rows in (("dq", part.rows), ("dk", part.keys), ("dv", part.keys)):
                         sums.add(name, g[name], (slice(None), slice(None), slice(*rows)))
-                    sums.side(g, h)
+                    sums.side(g, part, h)
                 dkv = jnp.concatenate([sums.by_name.pop("dk"), sums.by_name.pop("dv")], 3)
                 home = jnp.zeros((*k.shape[:2], self.ranks * self.rows, sum(dims)), F32)
                 for a, b in self._moves(r):
@@ -194,7 +194,7 @@ class Ring(Device):
                         sums.add("dq", g["dq"], (*whole, slice(*part.rows)))
                         dkv = jnp.concatenate([g["dk"], g["dv"]], 3)
                         sums.add("dkv", dkv, (*whole, slice(*part.keys)))
-                        sums.side(g, h)
+                        sums.side(g, part, h)
                     return sums.by_name
 
                 return run
@@ -286,7 +286,7 @@ class Ulysses(Device):
                         places = (("dq", h, part.rows), ("dk", kv, part.keys), ("dv", kv, part.keys))
                         for name, here, rows in places:
                             sums.add(name, g[name], (all_rows, here, slice(*rows)))
-                        sums.side(g, of)
+                        sums.side(g, part, of)
                 return sums.by_name
 
             return run
