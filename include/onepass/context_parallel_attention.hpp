@@ -29,8 +29,9 @@ struct ContextParallel {
 // The tensors are those of attention(), with this rank's rows: q, k, v and out [batch, heads, rows, dim], where rows is
 // layout.count(rank), and lse [batch, heads_q, rows]. bias and bool_mask have this rank's rows and a column for each
 // position. sinks and alibi_slopes are equal on all ranks. The band, expressions and dropout count positions within
-// their document; a row is aligned with its own position. Not supported: caches, pages, fp8_e4m3, and cu_seqlens,
-// which `documents` takes the place of. The workspace of the launch is not used.
+// their document; a row is aligned with its own position. q, k and v of fp8_e4m3 have factors without blocks of rows,
+// and no gradients. Not supported: caches, pages, and cu_seqlens, which `documents` takes the place of. The workspace
+// of the launch is not used.
 //
 // Throws Error with outputs untouched, and on every rank the same sentence, if one rank's arguments are wrong or differ
 // from the others'. Arguments are compared before anything is sent: on the CPU in every call, on a device in the first

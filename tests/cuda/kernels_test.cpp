@@ -188,6 +188,7 @@ TEST_P(SmallKernels, RowsCompileToTheCodeThatWasMeant) {
   using enum ScalarType;
   for (const RowsConfig& config : {RowsConfig{bf16, bf16, false, 8},
                                    {f16, f16, false, 1},
+                                   {e4m3, e4m3, false, 16},
                                    {f32, bf16, false, 8},
                                    {f32, f16, false, 1},
                                    {f32, f32, true, 4},

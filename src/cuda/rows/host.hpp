@@ -8,8 +8,8 @@ namespace onepass::cuda {
 
 KernelProgram rows_program(const RowsConfig& config, const std::string& arch);
 
-// to = from, of one dtype (fp32, fp16, bf16) or rounded from fp32; with `add` to += from, both fp32. [batch, heads,
-// rows, dim] of equal shapes.
+// to = from, of one dtype (fp32, fp16, bf16, fp8_e4m3) or rounded from fp32; with `add` to += from, both fp32. [batch,
+// heads, rows, dim] of equal shapes.
 void move_rows(const ConstTensor& from, const Tensor& to, bool add, void* stream);
 
 // Bytes of the host to the device; the host's memory may change when it returns.

@@ -28,10 +28,14 @@ extern "C" __global__ void __launch_bounds__(onepass::kRowsThreads)
              column * stride[3];
     };
     const i64 from = place(p.from_stride), to = place(p.to_stride);
-    if constexpr (rows_config.from == rows_config.to && !rows_config.add && n > 1) {
+    if constexpr (rows_config.from == rows_config.to && !rows_config.add) {
       using Raw = typename ElementOf<rows_config.to>::Format::Raw;
-      const auto* const source = reinterpret_cast<const Bytes<16>*>(static_cast<const Raw*>(p.from) + from);
-      *reinterpret_cast<Bytes<16>*>(static_cast<Raw*>(p.to) + to) = *source;
+      const auto* const source = static_cast<const Raw*>(p.from) + from;
+      auto* const target = static_cast<Raw*>(p.to) + to;
+      if constexpr (n == 1)
+        *target = *source;
+      else
+        *reinterpret_cast<Bytes<16>*>(target) = *reinterpret_cast<const Bytes<16>*>(source);
     } else {
       float x[n];
 #pragma unroll

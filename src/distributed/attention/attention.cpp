@@ -21,10 +21,6 @@ enum class Pass { forward, backward };
 // ------------------------------------------------------------------------------------------------------------- checks
 void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
   for (const auto& [name, given] : {std::pair{"recomputed", t.recomputed.given()},
-                                    {"q_descale", t.q_descale.given()},
-                                    {"k_descale", t.k_descale.given()},
-                                    {"v_descale", t.v_descale.given()},
-                                    {"v_mean", t.v_mean.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
                                     {"seqused_k", t.seqused_k.given()},
@@ -34,8 +30,11 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
                                     {"unified_max", a.unified_max.has_value()},
                                     {"band.align = offset", a.band.align == Align::offset}})
     want(!given, ErrorCode::unsupported, "context_parallel_attention does not support ", name);
-  for (const ConstTensor* x : {&t.q, &t.k, &t.v})
-    want(x->dtype != DType::f8e4m3, ErrorCode::unsupported, "context_parallel_attention does not support fp8_e4m3");
+  // Blocks of rows count from the beginning of a call.
+  for (const auto& [name, x] :
+       {std::pair{"q_descale", &t.q_descale}, {"k_descale", &t.k_descale}, {"v_descale", &t.v_descale}})
+    want(x->rank < 3 || x->shape[2] == 1, ErrorCode::unsupported, "context_parallel_attention does not support ", name,
+         " with blocks; give [batch|1, heads|1] (got ", shape_text(*x), ")");
 }
 
 void check_rows(const char* name, const ConstTensor& t, int rank, Index rows) {
@@ -134,7 +133,9 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
                        a.dropout_p, ", seed ", a.seed, ", score_mod '", a.score_mod, "', mask_mod '", a.mask_mod,
                        "', reproducible ", how.reproducible)},
       {"side inputs", given(Named{"bias", t.bias.given()}, Named{"bool_mask", t.bool_mask.given()},
-                            Named{"alibi_slopes", t.alibi_slopes.given()}, Named{"sinks", t.sinks.given()})},
+                            Named{"alibi_slopes", t.alibi_slopes.given()}, Named{"sinks", t.sinks.given()},
+                            Named{"q_descale", t.q_descale.given()}, Named{"k_descale", t.k_descale.given()},
+                            Named{"v_descale", t.v_descale.given()}, Named{"v_mean", t.v_mean.given()})},
       {"pass", pass == Pass::forward
                    ? std::string("forward")
                    : text("gradients of ", given(Named{"k", t.dk.given()}, Named{"v", t.dv.given()}))},

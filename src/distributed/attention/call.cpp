@@ -113,6 +113,8 @@ struct PartCall {
     tensors.lse = rows_of(t.lse, part.rows);
     if (part.own) tensors.sinks = t.sinks;
     tensors.alibi_slopes = t.alibi_slopes;
+    tensors.q_descale = t.q_descale, tensors.k_descale = t.k_descale, tensors.v_descale = t.v_descale;
+    tensors.v_mean = t.v_mean;
     tensors.bias = side(t.bias, part), tensors.bool_mask = side(t.bool_mask, part);
   }
 

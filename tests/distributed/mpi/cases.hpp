@@ -85,6 +85,20 @@ inline AttentionTensors without_gradients(AttentionTensors t) {
   return t;
 }
 
+// The rows and columns of a document.
+inline AttentionTensors document_of(AttentionTensors t, context_parallel::Range rows) {
+  const auto cut = [&](auto& x, std::size_t dim) {
+    if (!x.given() || x.shape[dim] == 1) return;
+    using Byte = std::conditional_t<std::is_same_v<std::decay_t<decltype(x)>, Tensor>, std::byte, const std::byte>;
+    x.data = static_cast<Byte*>(x.data) + rows.begin * x.stride[dim] * static_cast<Index>(size_of(x.dtype));
+    x.shape[dim] = rows.size();
+  };
+  cut(t.q, 2), cut(t.k, 2), cut(t.v, 2), cut(t.dout, 2), cut(t.dlse, 2), cut(t.out, 2), cut(t.lse, 2);
+  cut(t.dq, 2), cut(t.dk, 2), cut(t.dv, 2);
+  cut(t.bias, 2), cut(t.bias, 3), cut(t.bool_mask, 2), cut(t.bool_mask, 3), cut(t.dbias, 2), cut(t.dbias, 3);
+  return t;
+}
+
 // By one device, a call for each document. implementation: "reference" is float64.
 inline Results one_device(const Case& c, DType dtype, std::string_view implementation) {
   Inputs in(c, dtype);
@@ -95,16 +109,7 @@ inline Results one_device(const Case& c, DType dtype, std::string_view implement
   for (std::size_t d = 0; d + 1 < documents.size(); ++d) {
     const context_parallel::Range rows{documents[d], documents[d + 1]};
     if (rows.empty()) continue;
-    AttentionTensors t = whole;
-    const auto cut = [&](auto& x, std::size_t dim) {
-      if (!x.given() || x.shape[dim] == 1) return;
-      using Byte = std::conditional_t<std::is_same_v<std::decay_t<decltype(x)>, Tensor>, std::byte, const std::byte>;
-      x.data = static_cast<Byte*>(x.data) + rows.begin * x.stride[dim] * static_cast<Index>(size_of(x.dtype));
-      x.shape[dim] = rows.size();
-    };
-    cut(t.q, 2), cut(t.k, 2), cut(t.v, 2), cut(t.dout, 2), cut(t.dlse, 2), cut(t.out, 2), cut(t.lse, 2);
-    cut(t.dq, 2), cut(t.dk, 2), cut(t.dv, 2);
-    cut(t.bias, 2), cut(t.bias, 3), cut(t.bool_mask, 2), cut(t.bool_mask, 3), cut(t.dbias, 2), cut(t.dbias, 3);
+    AttentionTensors t = document_of(whole, rows);
     Results sums = new_results(c, 1, dtype, in, c.length);  // of this document
     if (t.dsinks.given()) t.dsinks = sums.dsinks.tensor();
     if (t.dalibi_slopes.given()) t.dalibi_slopes = sums.dslopes.tensor();

@@ -123,6 +123,48 @@ bool exact() {
   return right;
 }
 
+bool fp8() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  bool right = true;
+  for (const Case& c :
+       {Case{.name = "causal", .options = {.band = {.causal = true}}, .dtype = DType::f8e4m3, .dim = 64, .dim_v = 64},
+        Case{.name = "documents", .documents = kDocuments, .dtype = DType::f8e4m3}}) {
+    Array q_descale = random_array(DType::f32, {1, c.heads}, 21, 0.1f),
+          v_descale = random_array(DType::f32, {1, 1}, 22);
+    const auto factors = [&](AttentionTensors t) {
+      t.q_descale = q_descale.tensor(), t.v_descale = v_descale.tensor();
+      return without_gradients(t);
+    };
+    const auto one = [&](std::string_view implementation) {
+      Inputs in(c, c.dtype);
+      Results all = new_results(c, c.length, DType::f32, in, c.length);
+      const std::vector<Index> documents = c.documents.empty() ? std::vector<Index>{0, c.length} : c.documents;
+      for (std::size_t d = 0; d + 1 < documents.size(); ++d)
+        attention(document_of(factors(tensors_of(in, all)), {documents[d], documents[d + 1]}), c.options,
+                  {.executor = &serial_executor()}, implementation);
+      return all;
+    };
+    Results of_one = one(""), reference = one("reference");
+    const Layout layout = Layout::zigzag(c.length, transport.ranks());
+    Mine mine(c, layout, transport.rank());
+    mine.results = new_results(c, layout.count(transport.rank()), DType::f32, mine.in, 1);
+    mine.tensors = factors(tensors_of(mine.in, mine.results));
+    context_parallel_attention(transport, {layout, c.documents}, mine.tensors, c.options,
+                               {.executor = &serial_executor()});
+    Case whole = c;
+    whole.dtype = DType::f32;
+    Results all = together(mine.results, whole, layout, transport.rank(), MPI_COMM_WORLD);
+    Errors out, lse;
+    out.add(all.out, of_one.out, reference.out), lse.add(all.lse, of_one.lse, reference.lse);
+    const bool fine = out.ratio() <= 1.05 && lse.many <= 1e-12 * lse.right && out.right > 0;
+    if (!fine)
+      std::printf("%s: out %.3f of one device's error, lse %.3g of %.3g\n", c.name.c_str(), out.ratio(), lse.many,
+                  lse.right);
+    right &= fine;
+  }
+  return right;
+}
+
 bool reproducible() {
   int rank = 0, ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
