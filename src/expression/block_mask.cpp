@@ -8,8 +8,8 @@
 #include "base/text.hpp"
 #include "expression/expression.hpp"
 #include "expression/mask_bounds.hpp"
-#include "expression/mod_text.hpp"
 #include "expression/scalar.hpp"
+#include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::inline v0 {

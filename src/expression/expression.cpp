@@ -1,60 +1,22 @@
+// Reads expressions: a grammar of C++'s operators by recursive descent.
 #include "expression/expression.hpp"
 #include "base/text.hpp"
 
 #include <algorithm>
 #include <charconv>
-#include <initializer_list>
 #include <limits>
 
 #include "expression/check_mods.hpp"
-#include "expression/foreign_names.hpp"
-#include "expression/tokens.hpp"
+#include "expression/names.hpp"
+#include "expression/steps.hpp"
 
 namespace onepass {
 namespace {
 
-constexpr std::string_view kIndices[] = {"batch", "head", "q_index", "k_index"};
-
-struct Function {
-  std::string_view name;
-  ExprCode code;
-  int arguments;
-  bool numbers;  // integers become numbers, and C has it with the suffix f; abs, min and max keep integers
-};
-constexpr Function kFunctions[] = {
-    {"abs", ExprCode::abs, 1, false},  {"min", ExprCode::min, 2, false},  {"max", ExprCode::max, 2, false},
-    {"fabs", ExprCode::abs, 1, true},  {"fmin", ExprCode::min, 2, true},  {"fmax", ExprCode::max, 2, true},
-    {"exp", ExprCode::exp, 1, true},   {"exp2", ExprCode::exp2, 1, true}, {"log", ExprCode::log, 1, true},
-    {"log2", ExprCode::log2, 1, true}, {"sqrt", ExprCode::sqrt, 1, true}, {"tanh", ExprCode::tanh, 1, true},
-    {"sin", ExprCode::sin, 1, true},   {"cos", ExprCode::cos, 1, true},   {"floor", ExprCode::floor, 1, true},
-    {"ceil", ExprCode::ceil, 1, true}};
-
-// Binary operators, the loosest first; those of a level group from the left.
-struct Operator {
-  std::string_view text;
-  int level;
-  ExprCode code;
-};
-constexpr Operator kOperators[] = {
-    {"||", 0, ExprCode::bit_or},     {"or", 0, ExprCode::bit_or},     {"&&", 1, ExprCode::bit_and},
-    {"and", 1, ExprCode::bit_and},   {"|", 2, ExprCode::bit_or},      {"^", 3, ExprCode::bit_xor},
-    {"&", 4, ExprCode::bit_and},     {"==", 5, ExprCode::equal},      {"!=", 5, ExprCode::not_equal},
-    {"<=", 6, ExprCode::less_equal}, {">=", 6, ExprCode::less_equal}, {"<", 6, ExprCode::less},
-    {">", 6, ExprCode::less},        {"<<", 7, ExprCode::shift_left}, {">>", 7, ExprCode::shift_right},
-    {"+", 8, ExprCode::add},         {"-", 8, ExprCode::subtract},    {"*", 9, ExprCode::multiply},
-    {"/", 9, ExprCode::divide},      {"%", 9, ExprCode::remainder},
-};
-constexpr int kLevels = 10;
-
-struct Value {
-  std::int16_t id = -1;
-  ExprType type = ExprType::number;
-};
-
-class Reader {
+class Reader : Steps {
  public:
   Reader(ModKind kind, std::string_view source, std::span<const ModBuffer> buffers)
-      : kind_(kind), tokens_(kind == ModKind::score ? "score_mod" : "mask_mod", source), buffers_(buffers) {}
+      : Steps(kind == ModKind::score ? "score_mod" : "mask_mod", source), kind_(kind), buffers_(buffers) {}
 
   Expression read() {
     Value result = ternary();
@@ -66,20 +28,7 @@ class Reader {
       tokens_.fail_at(0, text("a mask_mod must be a bool, such as q_index >= k_index (got ", type, ")"));
     }
     result = kind_ == ModKind::score ? number(result) : result;
-    // The result is one value per score, whatever it depends on, and stands last.
-    ExprStep& last = expression_.steps[static_cast<std::size_t>(result.id)];
-    if (static_cast<std::size_t>(result.id) + 1 != expression_.steps.size() || last.varies != kByBoth) {
-      const ExprStep copy{
-          ExprCode::select, result.type, result.type, kByBoth, false, {truth(), result.id, result.id, -1}, 0, 0};
-      append(copy);
-      expression_.steps.back().varies = kByBoth;
-    }
-    for (const ExprStep& step : expression_.steps) {
-      if (step.varies != kByBoth) continue;
-      for (const std::int16_t id : step.operand)
-        if (id >= 0) expression_.steps[static_cast<std::size_t>(id)].spread = true;
-    }
-    return std::move(expression_);
+    return finish(result);
   }
 
   // True of a text that is wrong in every backend.
@@ -95,58 +44,6 @@ class Reader {
   void next_token() { tokens_.next(); }
   bool accept(std::string_view wanted) { return tokens_.accept(wanted); }
   void want(std::string_view wanted) { tokens_.want(wanted); }
-
-  // ----------------------------------------------------------------------------------------------------- values
-  // A step that the text has already is computed once: texts of traced functions repeat what several steps read.
-  Value push(const ExprStep& step) {
-    const auto same = [&](const ExprStep& s) {
-      return s.code == step.code && s.type == step.type && s.operands == step.operands && s.number == step.number &&
-             s.integer == step.integer && std::ranges::equal(s.operand, step.operand);
-    };
-    const auto found = std::ranges::find_if(expression_.steps, same);
-    if (found == expression_.steps.end()) return append(step);
-    return {static_cast<std::int16_t>(found - expression_.steps.begin()), step.type};
-  }
-  Value append(ExprStep step) {
-    if (expression_.steps.size() >= static_cast<std::size_t>(Expression::kMaxSteps))
-      fail(text("an expression must have at most ", Expression::kMaxSteps, " operations"));
-    for (const std::int16_t id : step.operand)
-      if (id >= 0) step.varies |= expression_.steps[static_cast<std::size_t>(id)].varies;
-    expression_.steps.push_back(step);
-    return {static_cast<std::int16_t>(expression_.steps.size() - 1), step.type};
-  }
-  Value make(ExprCode code, ExprType type, ExprType operands, std::initializer_list<std::int16_t> ids) {
-    ExprStep step{code, type, operands, kSame, false, {-1, -1, -1, -1}, 0, 0};
-    std::copy(ids.begin(), ids.end(), step.operand);
-    return push(step);
-  }
-  Value input(ExprCode code, ExprType type, ExprVaries varies) {
-    return push({code, type, type, varies, false, {-1, -1, -1, -1}, 0, 0});
-  }
-  Value literal(ExprType type, float number, std::int32_t integer) {
-    return push({ExprCode::literal, type, type, kSame, false, {-1, -1, -1, -1}, number, integer});
-  }
-  std::int16_t truth() { return literal(ExprType::boolean, 0, 1).id; }
-  Value number(Value v) {
-    return v.type == ExprType::number ? v : make(ExprCode::to_number, ExprType::number, ExprType::integer, {v.id});
-  }
-  Value integer(Value v) {  // a bool is 0 or 1 already
-    if (v.type == ExprType::number) return make(ExprCode::to_integer, ExprType::integer, ExprType::number, {v.id});
-    return {v.id, ExprType::integer};
-  }
-  Value boolean(Value v) {
-    return v.type == ExprType::boolean ? v : make(ExprCode::to_boolean, ExprType::boolean, v.type, {v.id});
-  }
-  Value promoted(Value v) { return {v.id, v.type == ExprType::number ? v.type : ExprType::integer}; }
-  // C++'s usual conversions: two integers stay integers.
-  ExprType common(Value& a, Value& b) {
-    if (a.type == ExprType::number || b.type == ExprType::number) {
-      a = number(a);
-      b = number(b);
-      return ExprType::number;
-    }
-    return ExprType::integer;
-  }
 
   // ---------------------------------------------------------------------------------------------------- grammar
   struct Deeper {
@@ -177,9 +74,9 @@ class Reader {
     for (;;) {
       next_token();
       tokens_.put_back();
-      const auto* op = std::find_if(std::begin(kOperators), std::end(kOperators),
-                                    [&](const Operator& o) { return o.text == token() && o.level == level; });
-      if (op == std::end(kOperators)) return left;
+      const auto* op = std::find_if(std::begin(kModOperators), std::end(kModOperators),
+                                    [&](const ModOperator& o) { return o.text == token() && o.level == level; });
+      if (op == std::end(kModOperators)) return left;
       const std::size_t at = tokens_.column();
       const std::string_view sign = token();
       next_token();
@@ -188,7 +85,7 @@ class Reader {
     }
   }
 
-  Value combine(const Operator& op, Value left, Value right, std::string_view sign, std::size_t at) {
+  Value combine(const ModOperator& op, Value left, Value right, std::string_view sign, std::size_t at) {
     if (op.level <= 1) {  // without side effects, && and || need not stop early
       left = boolean(left);
       right = boolean(right);
@@ -292,7 +189,7 @@ class Reader {
     if (word == "head") return input(ExprCode::head, ExprType::integer, kByLane);
     if (word == "q_index") return input(ExprCode::q_index, ExprType::integer, kByLane);
     if (word == "k_index") return input(ExprCode::k_index, ExprType::integer, kByKey);
-    for (const Function& f : kFunctions)
+    for (const ModFunction& f : kModFunctions)
       if (f.name == word || (f.numbers && word.back() == 'f' && f.name == word.substr(0, word.size() - 1)))
         return call(f);
     for (std::size_t i = 0; i < buffers_.size(); ++i)
@@ -311,9 +208,9 @@ class Reader {
   [[noreturn]] void foreign() {
     const std::size_t at = tokens_.column();
     if (accept(".")) next_token();
-    const auto is_ours = [&](const Function& f) { return f.name == token(); };
+    const auto is_ours = [&](const ModFunction& f) { return f.name == token(); };
     certain_ = true;
-    const std::string hint = foreign_function(token(), std::ranges::any_of(kFunctions, is_ours));
+    const std::string hint = foreign_function(token(), std::ranges::any_of(kModFunctions, is_ours));
     tokens_.fail_at(at, text("'torch': ", hint));
   }
 
@@ -329,7 +226,7 @@ class Reader {
     return values;
   }
 
-  Value call(const Function& f) {
+  Value call(const ModFunction& f) {
     std::vector<Value> v = arguments("(", ")", static_cast<std::size_t>(f.arguments), std::string(f.name));
     for (Value& x : v) x = f.numbers ? number(x) : promoted(x);
     ExprType type = v[0].type;
@@ -364,11 +261,9 @@ class Reader {
   }
 
   ModKind kind_;
-  Tokens tokens_;
   std::span<const ModBuffer> buffers_;
   int depth_ = 0;
   bool certain_ = false;
-  Expression expression_;
 };
 
 }  // namespace

@@ -1,14 +1,37 @@
-// The words of an expression, one after the other.
+// The texts of score_mod and mask_mod: their checks for any backend, before one reads them, and their words.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
+#include <string>
+#include <string_view>
 
 #include "base/shown.hpp"
 #include "base/text.hpp"
-#include "expression/mod_text.hpp"
+#include "onepass/error.hpp"
 
 namespace onepass {
 
+inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+inline bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// Limits of a text for every reader: CUDA's compiler, which has no limit of its own, or the CPU's reader, which also
+// counts operations (Expression::kMaxSteps).
+inline constexpr std::size_t kMaxModText = 4096;  // characters
+inline constexpr int kMaxModDepth = 64;           // of expressions that lie in each other
+
+// Throws Error (bad_text): "score_mod, column 9: <what>", the line of `source` and a caret under the column.
+[[noreturn]] void fail_at(const char* name, std::string_view source, std::size_t at, const std::string& what);
+
+// So that a text stays one expression wherever it is put: brackets match, no directive, comment or quote; and that it
+// is no longer and no deeper than the limits.
+void check_mod_text(const char* name, std::string_view source);
+
+// Not a word of C++ or of the expressions' language.
+void check_mod_name(std::string_view name);
+
+// The words of an expression, one after the other.
 class Tokens {
  public:
   Tokens(const char* name, std::string_view source) : name_(name), source_(source) {}

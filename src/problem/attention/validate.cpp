@@ -10,7 +10,7 @@
 #include "algebra/tree.hpp"
 #include "base/text.hpp"
 #include "expression/check_mods.hpp"
-#include "expression/mod_text.hpp"
+#include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 #include "problem/checks/problem_checks.hpp"
 #include "problem/checks/tensor_checks.hpp"
