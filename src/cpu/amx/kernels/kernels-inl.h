@@ -13,6 +13,10 @@
 
 #include "cpu/amx/kernels/softmax-inl.h"
 
+#include "cpu/amx/kernels/units-inl.h"
+
+#include "cpu/amx/kernels/row_blocks-inl.h"
+
 #include "cpu/amx/kernels/attend-inl.h"
 
 #include "cpu/amx/kernels/target_end-inl.h"
