@@ -1,16 +1,12 @@
-// The problem of an append: its sizes, where its tokens may go, and what is rotated.
+// The problem of an append, from its tensors: its sizes, and what is rotated.
 #include "problem/append/append.hpp"
 
-#include <algorithm>
 #include <cstdint>
-#include <iterator>
-#include <tuple>
-#include <vector>
+#include <optional>
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/cache.hpp"
-#include "problem/checks/problem_checks.hpp"
 #include "problem/checks/role_checks.hpp"
 #include "problem/checks/tensor_checks.hpp"
 #include "problem/operator.hpp"
@@ -26,88 +22,6 @@ constexpr RoleUse kUses[] = {
     {Role::page_table, Use::takes},   {Role::k_descale, Use::takes}, {Role::v_descale, Use::takes},
     {Role::cu_seqlens_q, Use::takes}, {Role::positions, Use::takes}, {Role::cos, Use::takes},
     {Role::sin, Use::takes},          {Role::q, Use::takes},         {Role::q_out, Use::may_write}};
-
-// Sequences may share pages that they only read. Two must not append to the same place, because threads would meet
-// there. None may append to a page that holds live keys of another, which would be overwritten now or at its next
-// token.
-void check_places(const Problem& p, const Tensors& t) {
-  struct Part {  // tokens of a page that sequence b writes
-    std::int64_t page, from, to, b;
-  };
-  if (new_tokens(p) == 0) return;
-  std::vector<Part> parts;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const Sequence s = sequence_of(p, t, b);
-    for (std::int64_t key = s.seq_k, end = s.seq_k + s.seq_q; key < end;) {
-      const std::int64_t entry = key / p.page_size, from = key % p.page_size,
-                         to = std::min(p.page_size, from + end - key);
-      parts.push_back({checked_page(s.pages, b, entry, p.pages), from, to, b});
-      key += to - from;
-    }
-  }
-  std::ranges::sort(parts, {}, [](const Part& x) { return std::tuple(x.page, x.from, x.b); });
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    const Part &x = parts[i - 1], &y = parts[i];
-    want(x.page != y.page || x.to <= y.from, ErrorCode::bad_value, "only one new token may be written to token ",
-         y.from, " of page ", y.page, " (page_table gives it to sequences ", x.b, " and ", y.b, ")");
-  }
-  std::vector<bool> written(static_cast<std::size_t>(p.pages));
-  for (const Part& part : parts) written[static_cast<std::size_t>(part.page)] = true;
-  for (std::int64_t b = 0; b < p.batch && !parts.empty(); ++b) {
-    const Sequence s = sequence_of(p, t, b);
-    for (std::int64_t entry = 0; entry * p.page_size < s.seq_k; ++entry) {
-      const std::int64_t page = s.pages.entry[entry * s.pages.stride];  // one that is not read may be anything
-      if (page < 0 || page >= p.pages || !written[static_cast<std::size_t>(page)]) continue;
-      const auto other =
-          std::ranges::find_if(parts, [&](const Part& part) { return part.page == page && part.b != b; });
-      want(other == parts.end(), ErrorCode::bad_value, "sequence ", other == parts.end() ? 0 : other->b,
-           " must not append to page ", page, ", which holds live keys of sequence ", b, " (page_table[", b, ", ",
-           entry, "]); copy the page first");
-    }
-  }
-}
-
-// Slots and positions in range, and one token for each slot.
-void check_slots(const Problem& p, const Tensors& t) {
-  const auto repeated = [](const ConstTensor& x) { return !x.given() || x.stride[0] == 0; };
-  // Repeated entries say all about the others.
-  const std::int64_t tokens =
-      repeated(t.slot_mapping) && repeated(t.positions) ? std::min<std::int64_t>(p.seq_q, 2) : p.seq_q;
-  std::vector<std::pair<std::int64_t, std::int64_t>> places;  // slot, token
-  for (std::int64_t i = 0; i < tokens; ++i) {
-    const NewToken token = new_token(t, {}, i);
-    want(token.key < p.seq_k, ErrorCode::bad_value, "slot_mapping[", i, "] must be below ", p.seq_k, ", the slots of ",
-         p.pages, " pages of ", p.page_size, " (got ", token.key, ")");
-    want(!p.rotary || (token.skipped() && !p.with_q) || (token.position >= 0 && token.position < p.positions),
-         ErrorCode::bad_value, "positions[", i, "] must be a row of cos and sin, from 0 to ", p.positions - 1, " (got ",
-         token.position, ")");
-    if (!token.skipped()) places.emplace_back(token.key, i);
-  }
-  std::ranges::sort(places);
-  const auto twice = std::ranges::adjacent_find(places, {}, [](const auto& place) { return place.first; });
-  if (twice == places.end()) return;
-  throw Error(ErrorCode::bad_value,
-              text("only one token may be written to slot ", twice->first, " (slot_mapping gives it to tokens ",
-                   twice->second, " and ", std::next(twice)->second, ")"));
-}
-
-// Where the CPU can look.
-void check_contents(const Problem& p, const Tensors& t) {
-  if (p.device.kind != DeviceKind::cpu) return;
-  if (p.slots) return check_slots(p, t);
-  if (p.varlen) (void)lengths_from("cu_seqlens_q", t.cu_seqlens_q, p.total_q, "k_new");
-  // One entry that is repeated says all about the others.
-  const bool one = !p.varlen && t.cache_seqlens.stride[0] == 0;
-  for (std::int64_t b = 0; b < (one ? std::min<std::int64_t>(p.batch, 1) : p.batch); ++b) {
-    const Sequence s = sequence_of(p, t, b);
-    want(s.seq_k >= 0 && s.seq_k <= p.seq_k - s.seq_q, ErrorCode::bad_value, "cache_seqlens[", b, "] must be 0 to ",
-         p.seq_k - s.seq_q, " to append ", s.seq_q, " tokens to a cache of ", p.seq_k, " (got ", s.seq_k, ")");
-    want(!p.rotary || s.seq_q == 0 || s.seq_k <= p.positions - s.seq_q, ErrorCode::bad_value, "cache_seqlens[", b,
-         "] must be at most ", p.positions - s.seq_q, " to append ", s.seq_q, " tokens with ", p.positions,
-         " positions of cos and sin (got ", s.seq_k, ")");
-  }
-  if (p.paged()) check_places(p, t);
-}
 
 void check_together(const Tensors& t) {
   const bool rotary = t.cos.given() || t.sin.given(), slots = t.slot_mapping.given();
@@ -184,62 +98,8 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
     p.alignment[static_cast<std::size_t>(role)] = alignment_of(tensor);
   }
   validate(p);
-  check_contents(p, t);
+  check_append_contents(p, t);
   return p;
-}
-
-Mods validate_append(const Problem& p) {
-  validate_device(p);
-  validate_data("k_new", p.dtype);
-  want(p.out_dtype == p.dtype, ErrorCode::bad_dtype, "q_out must be ", name_of(p.dtype), ", as k_new (got ",
-       name_of(p.out_dtype), ")");
-  want(!p.kv_dtype || *p.kv_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "k and v must be ", name_of(p.dtype),
-       ", as k_new, or fp8_e4m3 (got ", name_of(p.key_dtype()), ")");
-  for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}}) {
-    want(!spec || p.kv_dtype, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
-         ")");
-    want(!spec || !p.slots || !(spec->batch || spec->blocks), ErrorCode::bad_shape, name,
-         " must be one factor for each head, or one for all, with slot_mapping");
-  }
-  want(p.dim_qk >= 0 && p.dim_v >= 0, ErrorCode::bad_shape, "dim_qk and dim_v must be 0 or more (got ", p.dim_qk,
-       " and ", p.dim_v, ")");
-  want(p.seqused != p.slots && (!(p.varlen || p.slots) || p.seq_q == p.total_q), ErrorCode::bad_value,
-       "an append must have either cache_seqlens or slots, and seq_q must be total_q if it is packed");
-  want(!p.slots || (p.paged() && !p.varlen && p.batch == 1 && p.max_pages == p.pages), ErrorCode::bad_value,
-       "slots require pages, all of one sequence, and neither varlen nor a batch");
-  for (const auto& [name, dtype] : {std::pair{"slot_mapping", p.slot_dtype}, {"positions", p.position_dtype}})
-    want(dtype == DType::i32 || dtype == DType::i64, ErrorCode::bad_dtype, name, " must be int32 or int64 (got ",
-         name_of(dtype), ")");
-  want(p.rotary || (!p.with_q && !p.interleaved && p.rotary_dim == 0 && p.positions == 0), ErrorCode::bad_value,
-       "q requires cos and sin, which rotate it");
-  want(p.with_q || p.heads_q == 0, ErrorCode::bad_shape, "heads_q must be 0 without q (got ", p.heads_q, ")");
-  want(p.rotary_dim >= 0 && p.rotary_dim % 2 == 0 && p.positions >= 0, ErrorCode::bad_shape,
-       "rotary_dim must be even, and positions 0 or more (got ", p.rotary_dim, " and ", p.positions, ")");
-  want(p.rotary_dim <= p.dim_qk, ErrorCode::bad_shape, "cos must have at most ", p.dim_qk / 2,
-       " columns, half the head dim of k_new (got ", p.rotary_dim / 2, ")");
-  want(p.table_dtype == DType::f32 || p.table_dtype == p.dtype, ErrorCode::bad_dtype, "cos must be ",
-       p.dtype == DType::f32 ? "" : "fp32 or ", name_of(p.dtype), ", as k_new (got ", name_of(p.table_dtype), ")");
-  want(p.page_size >= 0 && p.pages >= 0 && p.max_pages >= 0, ErrorCode::bad_shape,
-       "page_size, pages and max_pages must be 0 or more (got ", p.page_size, ", ", p.pages, " and ", p.max_pages, ")");
-  want(!p.paged() || p.seq_k == keys_of_pages(p.max_pages, p.page_size), ErrorCode::bad_shape, "seq_k must be ",
-       p.paged() ? keys_of_pages(p.max_pages, p.page_size) : 0, ", the keys of ", p.max_pages, " pages of ",
-       p.page_size, " (got ", p.seq_k, ")");
-  for (const Role role : {Role::k_new, Role::v_new, Role::q, Role::k_cache, Role::v_cache, Role::page_table}) {
-    const Dims n = shape_of(p, row_of(role)).size;
-    validate_size(row_of(role).name, {n[0], n[1], n[2], n[3]});
-  }
-  validate_strides(p);
-  validate_alignments(p);
-  for (std::size_t b = 0; b < p.lengths_k.size(); ++b) {
-    const std::int64_t fresh = new_tokens(p, static_cast<std::int64_t>(b));
-    want(p.lengths_k[b] >= 0 && p.lengths_k[b] <= p.seq_k - fresh, ErrorCode::bad_value, "cache_seqlens[", b,
-         "] must be 0 to ", p.seq_k - fresh, " to append ", fresh, " tokens to a cache of ", p.seq_k, " (got ",
-         p.lengths_k[b], ")");
-  }
-  for (const auto* lengths : {&p.lengths_q, &p.lengths_k})
-    want(lengths->empty() || static_cast<std::int64_t>(lengths->size()) == p.batch, ErrorCode::bad_shape,
-         "the number of lengths must be ", p.batch, ", as batch (got ", lengths->size(), ")");
-  return {};
 }
 
 void complete_append(Problem& p, Said said) {
@@ -265,7 +125,7 @@ constinit const Operator kAppend{.word = "append",
                                  .words = kWords,
                                  .problem_of = append_problem_of,
                                  .validate = validate_append,
-                                 .check_contents = check_contents,
+                                 .check_contents = check_append_contents,
                                  .complete = complete_append};
 
 void take_cos_sin_cache(Tensors& t, const ConstTensor& both) {

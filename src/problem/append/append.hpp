@@ -7,6 +7,10 @@
 
 namespace onepass {
 
+Mods validate_append(const Problem& problem);
+// Throws Error unless what tensors on the CPU say puts each new token into a place of its own.
+void check_append_contents(const Problem& problem, const Tensors& tensors);
+
 Tensors as_tensors(const AppendTensors& tensors);
 // cos and sin are the left and the right half of the columns.
 void take_cos_sin_cache(Tensors& tensors, const ConstTensor& both);
