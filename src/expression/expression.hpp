@@ -1,5 +1,5 @@
 // score_mod and mask_mod on the CPU: one C++ expression, read once into a list of typed instructions that
-// core/expression/eval.hpp runs over a tile of scores. docs/features/score_mod.md shows the language to users.
+// expression/eval.hpp runs over a tile of scores. docs/features/score_mod.md shows the language to users.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -89,7 +89,7 @@ struct Mods {
 };
 Mods mods_of(const Attention& options, std::span<const ModBuffer> buffers);
 
-// ---- what core/expression/eval.hpp works on
+// ---- what expression/eval.hpp works on
 
 inline constexpr int kExprBlock = 512;  // values of a step at a time: 2 KB, so that some twenty steps stay in L1
 

@@ -75,7 +75,7 @@ inline int tile_parts(const Problem& p) { return p.grad_dtype == DType::f32 ? 2 
 struct Scratch {
   float *q, *dout, *dq;           // [panels][columns_of(dim)][panel], transposed
   float *q_rows, *dout_rows;      // [panels][column panels][row][panel]
-  float *after, *before, *delta;  // [panels][panel]: of a lane's weights (core's Step), and D
+  float *after, *before, *delta;  // [panels][panel]: of a lane's weights (the algebra's Step), and D
   float* ds;                      // [block][panel]
   // Flags of values that are not finite (nonfinite-inl.h): as q_rows, dout_rows, [panels][panel], k_tiles and ds. Those
   // of q and k are null where scores bring it to every pair.

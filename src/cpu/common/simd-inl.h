@@ -21,7 +21,7 @@
 #include "algebra/scalar.hpp"
 
 HWY_BEFORE_NAMESPACE();
-// core's header-free texts once more, in this target's namespace
+// The algebra's header-free texts once more, in this target's namespace
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END
 #define ONEPASS_BEGIN      \
@@ -211,7 +211,7 @@ ONEPASS_HD hn::Vec<D> load(D d, const bool* p) {
   return hn::ConvertTo(d, hn::Min(x, hn::Set(di, 1)));
 }
 
-// Round to nearest, ties to even, as core/numerics does.
+// Round to nearest, ties to even, as algebra/numerics does.
 template <class D>
 ONEPASS_HD void store(hn::Vec<D> v, D d, float* p) {
   hn::StoreU(v, d, p);

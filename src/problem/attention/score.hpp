@@ -113,7 +113,7 @@ struct HeadScores {
     return band.visible(row, key) && visible_in_mask(row, key) && tree_row(row).sees(key);
   }
 
-  // The score of a product: -inf if the key is hidden. (score_mod and mask_mod work on tiles: core/expression.)
+  // The score of a product: -inf if the key is hidden. (score_mod and mask_mod work on tiles: src/expression.)
   template <class T>
   Score<T> score(T product, std::int64_t row, std::int64_t key) const {
     if (!visible(row, key)) return {Arith<T>::neg_inf(), T(0)};
