@@ -18,7 +18,8 @@ struct Dual {
 
   constexpr Dual() = default;
   template <class X>
-  requires std::is_arithmetic_v<X> ONEPASS_HD constexpr explicit(false) Dual(X x) : value(static_cast<T>(x)) {}
+    requires std::is_arithmetic_v<X>
+  ONEPASS_HD constexpr explicit(false) Dual(X x) : value(static_cast<T>(x)) {}
   ONEPASS_HD constexpr Dual(T v, T d) : value(v), derivative(d) {}
   explicit operator std::int32_t() const { return static_cast<std::int32_t>(value); }
 

@@ -14,8 +14,7 @@ void fail_at(const char* name, std::string_view source, std::size_t at, const st
   const std::size_t begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
   std::string line(source.substr(begin, std::min(source.find('\n', at), source.size()) - begin));
   std::string indent(before.substr(begin));
-  std::replace_if(
-      indent.begin(), indent.end(), [](char c) { return c != '\t'; }, ' ');
+  std::replace_if(indent.begin(), indent.end(), [](char c) { return c != '\t'; }, ' ');
   // A byte for a byte, so that the caret stays under its column; of a long line what lies around it.
   const auto unprintable = [](unsigned char c) { return (c < 0x20 && c != '\t') || c >= 0x7f; };
   std::replace_if(line.begin(), line.end(), unprintable, '?');

@@ -70,7 +70,7 @@ constexpr Ids ids;
 constexpr Flags flags;
 #define SAME_AS_CPP(...)                                                                                           \
   Case {                                                                                                           \
-#__VA_ARGS__,                                                                                                  \
+    #__VA_ARGS__,                                                                                                  \
         []([[maybe_unused]] float score, [[maybe_unused]] int batch, [[maybe_unused]] int head,                    \
            [[maybe_unused]] int q_index, [[maybe_unused]] int k_index) { return static_cast<float>(__VA_ARGS__); } \
   }
