@@ -45,7 +45,6 @@ void check_planned(const Problem& p, const Tensors& t) {
   const Forms forms = forms_of(p);
   const auto fits = [&](const RoleRow& row, const ConstTensor& tensor) {
     const RoleShape shape = shape_of(p, row);
-    if (!tensor.given() || shape.rank == 0) return !tensor.given() && shape.rank == 0;
     const int missing = row.fit == Fit::leading_optional ? shape.rank - tensor.rank : 0;
     bool same = tensor.dtype == shape.dtype && tensor.device == p.device && tensor.rank + missing == shape.rank &&
                 (missing == 0 || missing == 1);
@@ -60,7 +59,10 @@ void check_planned(const Problem& p, const Tensors& t) {
            alignment_of(tensor) >= p.alignment[static_cast<std::size_t>(row.role)];
   };
   bool same = t.mod_buffers.size() == p.mod_buffers.size() && t.outs.empty() && t.lses.empty();
-  for (const RoleRow& row : kRoleTable) same = same && fits(row, tensor_of(t, row));
+  for (const RoleRow& row : kRoleTable) {  // most are not given
+    const bool given = row.output ? (t.*row.output).given() : (t.*row.input).given();
+    same = same && given == uses(p, row) && (!given || fits(row, tensor_of(t, row)));
+  }
   for (std::size_t i = 0; same && i < p.mod_buffers.size(); ++i) {
     const auto& [name, tensor] = t.mod_buffers[i];
     same = p.mod_buffers[i] == ModBuffer{name, tensor.dtype, tensor.rank, tensor.shape} && tensor.device == p.device &&
