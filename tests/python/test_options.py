@@ -1,4 +1,4 @@
-"""The table of attention's options, and what the interfaces of Python show of it."""
+"""The tables of attention's options and tensors, and what the interfaces of Python show of them."""
 
 import inspect
 import pathlib
@@ -9,6 +9,7 @@ import pytest
 from onepass import _onepass
 
 ROWS = _onepass.attention_options()
+INPUTS = [row for row in _onepass.attention_tensors() if row[-1]]
 DEFAULTS = {"switch": False, "number": 0.0, "text": None, "choice": "exact", "integer": None, "optional number": None}
 BAND = ("mask", "align_offset", "window")
 
@@ -21,18 +22,22 @@ def names(forward, backward):
 
 def check(function, forward, backward):
     parameters = inspect.signature(function).parameters
+    for name, _, of_forward, of_backward, _ in INPUTS:
+        if of_forward if forward else of_backward:
+            assert name in parameters, f"{function.__module__}.{function.__name__} lacks {name}"
     for name, default in names(forward, backward):
         assert name in parameters, f"{function.__module__}.{function.__name__} lacks {name}"
         assert parameters[name].default == default, name
 
 
-def test_signatures_have_every_option_at_its_default():
+def test_signatures_have_every_input_and_every_option_at_its_default():
     check(onepass.attention, True, False)
     check(onepass.attention_backward, False, True)
 
 
-def test_docstrings_name_every_option():
-    for name, _ in names(True, False):
+def test_docstrings_name_every_input_and_option():
+    inputs = [name for name, _, of_forward, *_ in INPUTS if of_forward]
+    for name in (*inputs, *(name for name, _ in names(True, False))):
         assert re.search(rf"^      [\w, ]*\b{name}\b[\w, ]*:", onepass.attention.__doc__, re.MULTILINE), name
 
 
@@ -43,14 +48,15 @@ def test_stubs_have_every_option():
         assert re.search(rf"^    {name}: ", stubs, re.MULTILINE), name
 
 
-def test_torch_has_every_option():
+def test_torch_has_every_input_and_option():
     pytest.importorskip("torch")
     check(onepass.torch.attention, True, True)
     known = onepass.torch._torch_op.NAMES
     for name, kind, *_ in ROWS:
         assert kind == "band" or name in known, name
+    assert [name for name, _, of_forward, *_ in INPUTS if of_forward and name not in known] == []
 
 
-def test_jax_has_every_option():
+def test_jax_has_every_input_and_option():
     pytest.importorskip("jax")
     check(onepass.jax.attention, True, True)
