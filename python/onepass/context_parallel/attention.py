@@ -5,15 +5,17 @@ from typing import Any
 import torch
 
 from . import compiled
-from .call import Side
+from .call import Side, factors_of, group_of
 from .layout import Layout
 from .prepare import prepared
 
 
 class _ContextParallel(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scheme: Any, return_lse: bool, mask: Any, q: Any, k: Any, v: Any, *side: Any) -> Any:
-        out, lse, saved = scheme.told(scheme.forward, Side(side, mask), q, k, v)
+    def forward(
+        ctx: Any, scheme: Any, return_lse: bool, mask: Any, factors: Any, q: Any, k: Any, v: Any, *side: Any
+    ) -> Any:
+        out, lse, saved = scheme.told(scheme.forward, Side(side, mask, factors=factors, group=group_of(q, k)), q, k, v)
         ctx.scheme, ctx.return_lse, ctx.shape = scheme, return_lse, out.shape
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved, mask, *side)
@@ -23,13 +25,13 @@ class _ContextParallel(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         *saved, mask, sinks, slopes, bias = ctx.saved_tensors
-        side = Side((sinks, slopes, bias), mask, ctx.needs_input_grad[6:])
+        side = Side((sinks, slopes, bias), mask, ctx.needs_input_grad[7:])
         # Every rank sends the same tensors, whatever its loss uses.
         dout = saved[0].new_zeros(ctx.shape) if dout is None else dout.to(saved[0].dtype)
         if ctx.return_lse and dlse is None:
             dlse = torch.zeros(ctx.shape[:3], dtype=torch.float32, device=dout.device)
         grads = ctx.scheme.told(ctx.scheme.backward, side, dout, dlse if ctx.return_lse else None, *saved)
-        return None, None, None, *grads, *side.results()
+        return None, None, None, None, *grads, *side.results()
 
 
 def attention(
@@ -54,6 +56,10 @@ def attention(
     score_mod: str | None = None,
     mask_mod: str | None = None,
     mod_buffers: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    v_mean: Any = None,
     deterministic: bool = False,
     reproducible: bool = False,
     head_groups: int = 1,
@@ -75,6 +81,8 @@ def attention(
       bias, bool_mask: ``[batch|1, heads|1, rows|1, length|1]``: this rank's rows, and a column for each position.
       alibi_slopes, sinks: as ``onepass.attention``, the same on all ranks.
       score_mod, mask_mod, mod_buffers: as ``onepass.attention``; ``q_index`` and ``k_index`` count in the document.
+      q_descale, k_descale, v_descale, v_mean: of q, k and v in float8_e4m3fn, as ``onepass.attention``, but without
+        blocks. Such a call has no gradients, and its out is bfloat16.
       deterministic: the same bits every time with this number of ranks.
       reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``. It
         needs the scheme gather.
@@ -83,8 +91,8 @@ def attention(
         draws a seed from PyTorch's CPU generator. The scheme ring needs cuts at multiples of 4 in their document.
 
     Returns:
-      out, of q's dtype, and with ``return_lse`` the LSE in float32. Gradients of sinks, slopes and a bias are this
-      rank's part of a sum over ranks.
+      out, of q's dtype (bfloat16 in FP8), and with ``return_lse`` the LSE in float32. Gradients of sinks, slopes and a
+      bias are this rank's part of a sum over ranks.
 
     Raises:
       ValueError, TypeError, RuntimeError: the same sentence on every rank, if one rank's arguments are wrong or
@@ -107,6 +115,10 @@ def attention(
         "score_mod": score_mod,
         "mask_mod": mask_mod,
         "mod_buffers": mod_buffers,
+        "q_descale": q_descale,
+        "k_descale": k_descale,
+        "v_descale": v_descale,
+        "v_mean": v_mean,
         "deterministic": deterministic,
         "reproducible": reproducible,
         "head_groups": head_groups,
@@ -116,5 +128,6 @@ def attention(
     if torch.compiler.is_compiling():
         return compiled.attention(q, k, v, group, given)
     work = prepared(q, k, v, group, given)
-    out, lse = _ContextParallel.apply(work, return_lse, bool_mask, q, k, v, sinks, alibi_slopes, bias)
+    factors = factors_of(given)
+    out, lse = _ContextParallel.apply(work, return_lse, bool_mask, factors, q, k, v, sinks, alibi_slopes, bias)
     return (out, lse) if return_lse else out

@@ -29,22 +29,45 @@ def _cut(x: torch.Tensor, dim: int, s: slice) -> torch.Tensor:
     return x if x.shape[dim] == 1 else x[(slice(None),) * dim + (s,)]
 
 
+FACTORS = "q_descale", "k_descale", "v_descale", "v_mean"  # of float8_e4m3fn
+
+
+def factors_of(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in FACTORS if given[name] is not None}
+
+
+def group_of(q: Any, k: Any) -> int:
+    return int(q.shape[1]) // max(1, int(k.shape[1]))
+
+
+def out_dtype(q: Any) -> Any:
+    return torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
+
+
 class Side:
     """Tensors that all heads' scores depend on, and this rank's part of their gradients.
 
-    sinks [heads], slopes [heads] or [batch, heads]; bias and mask [batch|1, heads|1, rows|1, positions|1].
+    sinks [heads], slopes [heads] or [batch, heads]; bias and mask [batch|1, heads|1, rows|1, positions|1]; factors
+    [batch|1, heads|1, ..] by name.
     """
 
-    def __init__(self, given: Any, mask: Any, wanted: Any = (False,) * 3) -> None:
+    def __init__(self, given: Any, mask: Any, wanted: Any = (False,) * 3, factors: Any = None, group: int = 1) -> None:
         (self.sinks, self.slopes, self.bias), self.mask = given, mask
+        self.factors, self.group = factors or {}, group  # group: query heads of a K/V head
         self.grads = [torch.zeros(x.shape, dtype=F32, device=x.device) if w else None for x, w in zip(given, wanted)]
+
+    def _factor(self, name: str, x: Any, h: slice) -> Any:
+        """The factor of a call's heads."""
+        if name != "q_descale" and h.stop is not None:
+            h = slice(h.start // self.group, -(-h.stop // self.group))
+        return _cut(x, 1, h) if x.dim() > 1 else x
 
     def _of(self, x: Any, part: Any, h: slice) -> Any:
         """Heads, rows and positions of a call, of a bias, a mask or the gradient of a bias."""
         return _cut(_cut(_cut(x, 1, h), 2, slice(*part.rows)), 3, slice(*part.key_positions))
 
     def of(self, part: Any, h: slice) -> dict[str, Any]:
-        words = {}
+        words = {name: self._factor(name, x, h) for name, x in self.factors.items()}
         if self.sinks is not None and part.own:
             words["sinks"] = self.sinks[h]
         if self.slopes is not None:

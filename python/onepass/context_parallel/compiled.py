@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .call import Side
+from .call import FACTORS, Side, factors_of, group_of, out_dtype
 from .prepare import prepared
 
 _WORDS = (
@@ -39,9 +39,9 @@ def _number_of(*values: Any) -> int:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any, given: dict[str, Any]) -> Any:
-    names = sorted(given["mod_buffers"] or {})
-    buffers = [given["mod_buffers"][name] for name in names]
-    number = _number_of(group, tuple(names), *(given[word] for word in _WORDS))
+    mods, factors = given["mod_buffers"] or {}, factors_of(given)
+    buffers = [*mods.values(), *factors.values()]
+    number = _number_of(group, (*mods, None, *factors), *(given[word] for word in _WORDS))
     seed, drawn = given["seed"], None
     if given["dropout_p"] and seed is None:
         drawn = torch.randint(2**62, (1,), device="cpu")
@@ -55,8 +55,13 @@ def _scheme(inputs: tuple[Any, ...], agree: bool) -> Any:
     q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn = inputs
     group, names, *values = _kept[number]
     given = dict(zip(_WORDS, values)) | {"sinks": sinks, "alibi_slopes": slopes, "bias": bias, "bool_mask": mask}
-    given |= {"mod_buffers": dict(zip(names, buffers)) or None, "seed": seed % 2**64 if drawn is None else None}
-    return prepared(q, k, v, group, given, agree, drawn)
+    mods = names.index(None)
+    given |= dict.fromkeys(FACTORS) | dict(zip(names[mods + 1 :], buffers[mods:]))
+    given |= {
+        "mod_buffers": dict(zip(names, buffers[:mods])) or None,
+        "seed": None if drawn is not None else seed % 2**64,
+    }
+    return prepared(q, k, v, group, given, agree, drawn), factors_of(given)
 
 
 @torch.library.custom_op("onepass::context_parallel", mutates_args=())
@@ -73,14 +78,15 @@ def _forward(
     seed: int,
     drawn: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    scheme = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), True)
-    out, lse, _ = scheme.told(scheme.forward, Side((sinks, slopes, bias), mask), q, k, v)
+    scheme, factors = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), True)
+    side = Side((sinks, slopes, bias), mask, factors=factors, group=group_of(q, k))
+    out, lse, _ = scheme.told(scheme.forward, side, q, k, v)
     return out, lse
 
 
 @_forward.register_fake
 def _(q: Any, k: Any, v: Any, *others: Any) -> Any:
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 @torch.library.custom_op("onepass::context_parallel_backward", mutates_args=())
@@ -102,7 +108,7 @@ def _backward(
     seed: int,
     drawn: Tensor | None,
 ) -> list[Tensor]:
-    scheme = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), False)
+    scheme, _ = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), False)
     side = Side((sinks, slopes, bias), mask, wanted)
 
     def gradients(*given: Any) -> Any:

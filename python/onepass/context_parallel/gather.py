@@ -6,7 +6,7 @@ import torch
 
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Scheme, Side, heads_of, rows_of
+from .call import F32, Call, Scheme, Side, group_of, heads_of, out_dtype, rows_of
 from .ranks import Ranks
 
 
@@ -19,7 +19,7 @@ class Gather(Scheme):
 
     def _groups(self, q: Any, k: Any) -> list[tuple[slice, slice]]:
         """Slices of query heads and of K/V heads."""
-        heads_kv, group = k.shape[1], q.shape[1] // max(1, k.shape[1])
+        heads_kv, group = k.shape[1], group_of(q, k)
         n = max(1, min(self.head_groups, heads_kv))
         cuts = [heads_kv * i // n for i in range(n + 1)]
         return [(slice(a * group, b * group), slice(a, b)) for a, b in zip(cuts, cuts[1:])]
@@ -53,7 +53,7 @@ class Gather(Scheme):
             yield arrive()
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
         groups = self._groups(q, k)
         for (h, _), (k_all, v_all) in zip(groups, self._coming(k, v, groups)):
             for part in self.plan.gather_parts(self.me):

@@ -9,7 +9,7 @@ import torch
 
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Side
+from .call import F32, Call, Side, out_dtype
 from .gather import Gather
 from .layout import Layout
 from .ranks import Ranks
@@ -64,7 +64,7 @@ class Mesh(Ulysses):
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
         q, k, v = self._to_heads((q, self.mine), (k, self.read), (v, self.read))
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
         for h, kv, first, gather in self._each():
             out[:, h], lse[:, h], _ = gather.forward(_FromHead(side, first), q[:, h], k[:, kv], v[:, kv])
         (rows,) = self._to_rows((out, self.mine))

@@ -8,7 +8,7 @@ import onepass
 from onepass._ranks.call import Options
 from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
 
-from .call import Call
+from .call import FACTORS, Call, factors_of
 from .gather import Gather
 from .layout import Layout
 from .mesh import Mesh, node_layouts
@@ -16,7 +16,7 @@ from .ranks import TwoRanks, ranks_of
 from .ring import Ring
 from .ulysses import Ulysses
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 
 
 def prepared(q: Any, k: Any, v: Any, group: Any, given: Any, agree: bool = True, drawn: Any = None) -> Any:
@@ -61,7 +61,7 @@ def _facts(tensors: Any, mask: Any, kind: Any, call: Any, chosen: str, given: An
         "scheme": chosen,
         "mask": (kind.left, kind.right, kind.documents),
         "options": (options, given["reproducible"], given["head_groups"], given["return_lse"]),
-        "side inputs": [x is not None for x in (*side, mask)],
+        "side inputs": [x is not None for x in (*side, mask, *(given[name] for name in FACTORS))],
         "gradients that are wanted": [x is not None and grad and x.requires_grad for x in tensors],
     }
 
@@ -89,6 +89,7 @@ def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call
     words = {name: given[name] for name in names}
     call = Call(Options(kind.left, kind.right, words, deterministic, kind.documents))
     _check_side(q, layout, ranks.me, given, chosen)
+    _check_factors(q, given)
     _try(q, k, v, call, given)
     return kind, call, chosen
 
@@ -102,9 +103,25 @@ def _check_tensors(q: Any, k: Any, v: Any, rows: int) -> None:
         if x.shape[2] != rows:
             raise ValueError(f"{name} must have {rows} rows, as layout gives this rank (got {x.shape[2]})")
         if x.dtype not in _DTYPES or x.dtype != q.dtype:
-            raise TypeError(f"q, k and v must have one dtype of float32, float16 and bfloat16 (got {name} {x.dtype})")
+            raise TypeError(
+                f"q, k and v must have one dtype of float32, float16, bfloat16 and float8_e4m3fn (got {name} {x.dtype})"
+            )
         if x.device != q.device:
             raise ValueError(f"{name} must be on {q.device}, as q is (got {x.device})")
+
+
+def _check_factors(q: Any, given: Any) -> None:
+    """The factors of float8_e4m3fn. Blocks of rows would count from the beginning of each part."""
+    factors = factors_of(given)
+    for name, x in factors.items():
+        if name != "v_mean" and isinstance(x, torch.Tensor) and x.dim() > 2 and x.shape[2] != 1:
+            raise ValueError(f"{name} must not have blocks; give [batch|1, heads|1] (got {list(x.shape)})")
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor (got {type(x).__name__})")
+    side = given["sinks"], given["alibi_slopes"], given["bias"]
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*side, *factors.values()))
+    if q.dtype == torch.float8_e4m3fn and wanted:
+        raise ValueError("context_parallel.attention does not support gradients of q, k and v in float8_e4m3fn")
 
 
 def _scheme(ranks: Any, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
@@ -154,7 +171,7 @@ def _check_side(q: Any, layout: Layout, rank: int, given: Any, scheme: str) -> N
 
 def _try(q: Any, k: Any, v: Any, call: Call, given: Any) -> None:
     """The call without rows, which raises what the parts would raise."""
-    side = {name: given[name] for name in ("sinks", "alibi_slopes") if given[name] is not None}
+    side = {name: given[name] for name in ("sinks", "alibi_slopes", *FACTORS) if given[name] is not None}
     for name in ("bias", "bool_mask"):
         if given[name] is not None:
             side[name] = given[name][:, :, :0, :0] if _has_rows(given[name]) else given[name][..., :0]

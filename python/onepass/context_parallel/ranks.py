@@ -48,7 +48,9 @@ class Ranks:
             sent[at : (at := at + b.numel())].view(b.shape).copy_(b)
         totals = [sum(x) for x in sizes]
         received = sent.new_empty(sum(totals))
-        work = dist.all_to_all_single(received, sent, totals, counts, group=self.group, async_op=True)
+        # Groups do not know float8, whose elements are bytes.
+        here, there = (x.view(torch.uint8) if x.element_size() == 1 else x for x in (sent, received))
+        work = dist.all_to_all_single(there, here, totals, counts, group=self.group, async_op=True)
 
         def wait() -> Any:
             self._wait(work, sent)

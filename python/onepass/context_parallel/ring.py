@@ -7,7 +7,7 @@ import torch
 import onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Scheme, Side, rows_of
+from .call import F32, Call, Scheme, Side, out_dtype, rows_of
 from .ranks import Ranks
 
 _EVERY_HEAD = slice(0, None)
@@ -67,7 +67,10 @@ class Ring(Scheme):
             message = wait() if wait else None
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
-        out, states = q.new_empty(*q.shape[:-1], v.shape[-1]), States((*q.shape[:-1], v.shape[-1]), q.device)
+        out, states = (
+            q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)),
+            States((*q.shape[:-1], v.shape[-1]), q.device),
+        )
         for _, parts, k_s, v_s in self._circulate(k, v):
             for part in parts:
                 into, into_lse = states.place(part.rows)

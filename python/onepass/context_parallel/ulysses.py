@@ -7,7 +7,7 @@ import torch
 from onepass import _onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Scheme, Side, rows_of
+from .call import F32, Call, Scheme, Side, out_dtype, rows_of
 from .ranks import Ranks
 
 _plan = _onepass.context_parallel
@@ -55,7 +55,7 @@ class Ulysses(Scheme):
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
         q, k, v = self._to_heads((q, self.mine), (k, self.read), (v, self.read))
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
         for h, kv, of in map(self._heads, self.calls):
             for part in self.plan.whole_parts():
                 q_part, into = rows_of(part.rows, q[:, h], out[:, h])
