@@ -4,8 +4,9 @@
 //   const auto layout = onepass::context_parallel::Layout::zigzag(length, transport.ranks());
 //   onepass::context_parallel_attention(transport, {layout}, tensors, {.band = {.causal = true}});
 //
-// The keys that a rank sees come to it, so that each query meets all its keys in one call: O, LSE and dQ are those of
-// one device. dK and dV go home in fp32 and are added there, in an order that does not depend on their arrival.
+// gather: the keys that a rank sees come to it, so that each query meets all its keys in one call: O, LSE and dQ are
+// those of one device. ring: K and V go from rank to rank, and partial results in fp32 are merged. dK and dV go home in
+// fp32 and are added there, in an order that does not depend on their arrival.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,7 @@ struct ContextParallel {
   std::vector<std::int64_t> documents{};  // where packed documents begin, and the length; empty: one document
   // Layouts of one kind with equal units give the same bits for any number of ranks: O, LSE, dQ, dK and dV.
   bool reproducible = false;
+  context_parallel::Scheme scheme = context_parallel::Scheme::gather;  // or ring, which needs less memory
 };
 
 // The tensors are those of attention(), with this rank's rows: q, k, v and out [batch, heads, rows, dim], where rows is

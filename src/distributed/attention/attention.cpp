@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "distributed/attention/agree.hpp"
 #include "distributed/attention/gather.hpp"
+#include "distributed/attention/ring.hpp"
 #include "distributed/layout.hpp"
 
 namespace onepass::inline v0 {
@@ -60,6 +61,20 @@ void check_layout(const Transport& transport, const ContextParallel& how, const 
        a.band.right, ")");
 }
 
+// Rings need a plan that gather does not.
+void check_ring(const ContextParallel& how, const Attention& a) {
+  want(how.scheme != Scheme::ulysses, ErrorCode::unsupported,
+       "context_parallel_attention does not support the scheme ulysses");
+  if (how.scheme != Scheme::ring) return;
+  want(!how.reproducible, ErrorCode::unsupported, "the scheme ring does not support reproducible");
+  const Visibility visibility{.documents = how.documents};
+  for (const Index cut : how.layout.cuts()) {
+    if (a.dropout_p == 0 || cut >= how.layout.length()) continue;
+    want((cut - visibility.document(cut, how.layout.length()).begin) % 4 == 0, ErrorCode::unsupported,
+         "dropout in the scheme ring needs cuts at multiples of 4 in their document (got ", cut, ")");
+  }
+}
+
 // The call without rows and keys, which throws what the parts would throw.
 void try_without_rows(AttentionTensors t, Attention a, Pass pass) {
   constexpr Range kNone{};
@@ -81,6 +96,7 @@ void check(const Transport& transport, const ContextParallel& how, const Attenti
            Pass pass) {
   refuse_unsupported(t, a);
   check_layout(transport, how, a);
+  check_ring(how, a);
   const Index rows = how.layout.count(transport.rank()), length = how.layout.length();
   const std::array<std::pair<const char*, ConstTensor>, 8> of_rows{
       {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"out", t.out}, {"dout", t.dout}, {"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}}};
@@ -127,6 +143,7 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
       {"dtypes and devices of q, k and v", text(name_of(t.q.dtype), ", ", name_of(t.k.dtype), ", ", name_of(t.v.dtype),
                                                 " on ", t.q.device.kind == DeviceKind::cpu ? "cpu" : "cuda")},
       {"layout", text("cuts ", numbers(l.cuts()), ", order ", numbers(l.order()), ", shares ", numbers(l.shares()))},
+      {"scheme", std::string(name_of(how.scheme))},
       {"documents", numbers(how.documents)},
       {"band", text(a.band.left, ":", a.band.causal ? 0 : a.band.right)},
       {"options", text("scale ", a.scale ? text(*a.scale) : "default", ", softcap ", a.softcap, ", dropout_p ",
@@ -173,7 +190,10 @@ void compute(Transport& transport, const ContextParallel& how, const AttentionTe
                                .key_multiple = a.dropout_p > 0 ? 4 : 1},
                 .needs = needs_of(how, t, a)};
   try {
-    pass == Pass::forward ? gather_forward(job) : gather_backward(job);
+    if (how.scheme == Scheme::ring)
+      pass == Pass::forward ? ring_forward(job) : ring_backward(job);
+    else
+      pass == Pass::forward ? gather_forward(job) : gather_backward(job);
   } catch (const std::exception& error) {  // the other ranks wait for this one
     transport.fail(error.what());
     throw;

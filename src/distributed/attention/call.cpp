@@ -109,8 +109,6 @@ struct PartCall {
     const AttentionTensors& t = job.tensors;
     tensors.q = rows_of(t.q, part.rows);
     tensors.k = rows_of(keys.k, part.keys), tensors.v = rows_of(keys.v, part.keys);
-    tensors.out = rows_of(t.out, part.rows);
-    tensors.lse = rows_of(t.lse, part.rows);
     if (part.own) tensors.sinks = t.sinks;
     tensors.alibi_slopes = t.alibi_slopes;
     tensors.q_descale = t.q_descale, tensors.k_descale = t.k_descale, tensors.v_descale = t.v_descale;
@@ -176,8 +174,9 @@ std::size_t position_buffers(const Attention& options) {
 
 bool names_batch(const Attention& options) { return has_word(options, "batch"); }
 
-void attend(const Job& job, const Part& part, const Keys& keys) {
+void attend(const Job& job, const Part& part, const Keys& keys, const Tensor& out, const Tensor& lse) {
   PartCall call(job, part, keys);
+  call.tensors.out = rows_of(out, part.rows), call.tensors.lse = rows_of(lse, part.rows);
   call.pack(job, part);
   attention(call.tensors, call.options, job.launch);
 }
@@ -186,8 +185,9 @@ void attend_backward(const Job& job, const Part& part, const Keys& keys, const T
   PartCall call(job, part, keys);
   const AttentionTensors& given = job.tensors;
   AttentionTensors& t = call.tensors;
+  t.out = rows_of(given.out, part.rows), t.lse = rows_of(given.lse, part.rows);
   t.dout = rows_of(given.dout, part.rows), t.dlse = rows_of(given.dlse, part.rows);
-  t.dq = rows_of(dq, part.rows);
+  t.dq = dq;
   t.dk = into[0], t.dv = into[1];
   Addend dbias, dsinks, dslopes;
   t.dbias = dbias.of(PartCall::side(given.dbias, part), job);
@@ -196,6 +196,15 @@ void attend_backward(const Job& job, const Part& part, const Keys& keys, const T
   call.pack(job, part);
   attention_backward(t, call.options, job.launch);
   for (const Addend* addend : {&dbias, &dsinks, &dslopes}) addend->join(job);
+}
+
+void clear_side_gradients(const Job& job) {
+  const AttentionTensors& t = job.tensors;
+  const Zeros zeros(std::max({t.dbias.shape[3], t.dsinks.elements(), t.dalibi_slopes.elements(), Index{1}}),
+                    job.device(), job.launch);
+  for (const Tensor* x : {&t.dbias, &t.dsinks, &t.dalibi_slopes}) {
+    if (x->given()) copy(zeros.like(as_rank_4(*x)), as_rank_4(*x), job.launch);
+  }
 }
 
 }  // namespace onepass::inline v0::context_parallel

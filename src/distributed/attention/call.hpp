@@ -30,10 +30,13 @@ struct Keys {
 };
 using KeyGradients = std::array<Tensor, 2>;  // dk and dv
 
-void attend(const Job& job, const Part& part, const Keys& keys);
-// Writes the rows of dq, and dk and dv of the part's keys; a tensor that is not given is not computed. Adds the part's
+// Writes the part's rows of out and lse, which have all rows of this rank.
+void attend(const Job& job, const Part& part, const Keys& keys, const Tensor& out, const Tensor& lse);
+// Writes dq of the part's rows, and dk and dv of its keys; a tensor that is not given is not computed. Adds the part's
 // gradients of bias, sinks and slopes to the job's tensors.
 void attend_backward(const Job& job, const Part& part, const Keys& keys, const Tensor& dq, const KeyGradients& into);
+// The gradients of bias, sinks and slopes, before parts add to them: 0.
+void clear_side_gradients(const Job& job);
 
 // Tensors of rank 1 to 3 as rank 4, with dimensions of size 1 in front.
 template <class AnyTensor>

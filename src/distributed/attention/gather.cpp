@@ -93,12 +93,7 @@ class Backward {
   explicit Backward(const Job& job) : job_(job), gathered_(job) {
     const AttentionTensors& t = job.tensors;
     wanted_ = {t.dk.given(), t.dv.given()};
-    zeros_.emplace(std::max({t.k.shape[3], t.v.shape[3], t.dbias.shape[3], t.dsinks.elements(),
-                             t.dalibi_slopes.elements(), Index{1}}),
-                   job.device(), job.launch);
-    for (const Tensor* x : {&t.dbias, &t.dsinks, &t.dalibi_slopes}) {
-      if (x->given()) copy(zeros_->like(as_rank_4(*x)), as_rank_4(*x), job.launch);
-    }
+    zeros_.emplace(std::max(t.k.shape[3], t.v.shape[3]), job.device(), job.launch);
   }
 
   void run() {
@@ -149,11 +144,12 @@ class Backward {
       KeyGradients mine;
       each_wanted([&](std::size_t x) { mine[x] = rows_of(total.part[x]->tensor(), part.keys); });
       if (i == 0) {
-        attend_backward(job_, part, gathered_.keys(), dq_, mine);
+        attend_backward(job_, part, gathered_.keys(), rows_of(dq_, part.rows), mine);
         continue;
       }
       const Totals more = new_sum(part.keys.size());
-      attend_backward(job_, part, gathered_.keys(), dq_, {tensor_of(more.part[0]), tensor_of(more.part[1])});
+      attend_backward(job_, part, gathered_.keys(), rows_of(dq_, part.rows),
+                      {tensor_of(more.part[0]), tensor_of(more.part[1])});
       each_wanted([&](std::size_t x) { add(more.part[x]->tensor(), mine[x], job_.launch); });
     }
     return total;
@@ -268,9 +264,12 @@ class Backward {
 void gather_forward(const Job& job) {
   const Gathered gathered(job);
   for (const Part& part : gather_parts(job.how.layout, job.visibility, job.me(), job.needs))
-    attend(job, part, gathered.keys());
+    attend(job, part, gathered.keys(), job.tensors.out, job.tensors.lse);
 }
 
-void gather_backward(const Job& job) { Backward(job).run(); }
+void gather_backward(const Job& job) {
+  clear_side_gradients(job);
+  Backward(job).run();
+}
 
 }  // namespace onepass::inline v0::context_parallel

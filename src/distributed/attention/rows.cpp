@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "algebra/numerics.hpp"
+#include "algebra/scalar.hpp"
 #include "base/parallel.hpp"
 #include "cuda/rows/host.hpp"
 
@@ -77,6 +78,16 @@ void add(const ConstTensor& from, const Tensor& to, const Launch& launch) {
     auto* const sum = reinterpret_cast<float*>(b);
     for (Index i = 0; i < line.count; ++i) sum[i * line.to] += x[i * line.from];
   });
+}
+
+void fill_empty(const Tensor& lse, const Launch& launch) {
+  const float none = Arith<float>::neg_inf();
+  const auto count = static_cast<std::size_t>(lse.elements());
+  if (count == 0) return;
+  if (lse.device.kind == DeviceKind::cpu)
+    std::fill_n(static_cast<float*>(lse.data), count, none);
+  else
+    cuda::fill(cuda::device_facts(lse.device.index), lse.data, none, count, static_cast<cuda::Stream>(launch.stream));
 }
 
 Zeros::Zeros(Index dim, Device device, const Launch& launch) : memory_(DType::f32, {dim}, device, launch) {

@@ -49,6 +49,9 @@ AnyTensor rows_of(const AnyTensor& t, Range rows) {
 void copy(const ConstTensor& from, const Tensor& to, const Launch& launch);
 void add(const ConstTensor& from, const Tensor& to, const Launch& launch);
 
+// LSEs of rows without keys, -inf, everywhere in a tensor without gaps.
+void fill_empty(const Tensor& lse, const Launch& launch);
+
 // fp32 zeros, as a tensor of any shape.
 class Zeros {
  public:

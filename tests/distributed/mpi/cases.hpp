@@ -9,6 +9,7 @@
 namespace onepass::test {
 
 using context_parallel::Layout;
+using context_parallel::Scheme;
 
 struct Case {
   std::string name;

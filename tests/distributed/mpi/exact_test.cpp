@@ -66,9 +66,10 @@ struct Errors {
 using ByName = std::map<std::string, Errors>;
 
 // The errors of a case on a layout, by the name of the result.
-ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, Results& one, Results& reference) {
+ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, Results& one, Results& reference,
+                 Scheme scheme) {
   Mine mine(c, layout, transport.rank());
-  mine.run(transport, {layout, c.documents}, c);
+  mine.run(transport, {.layout = layout, .documents = c.documents, .scheme = scheme}, c);
   Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
   ByName found;
   Results::each([&](const char* what, Array Results::* x) {
@@ -79,20 +80,32 @@ ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, R
 
 }  // namespace
 
+// The layouts on which a scheme computes a case.
+static std::vector<std::pair<std::string, Layout>> layouts_for(const Case& c, Index ranks, Scheme scheme) {
+  if (scheme == Scheme::gather || c.options.dropout_p == 0) return layouts_of(c.length, ranks, c.documents);
+  if (!c.documents.empty()) return {};  // they begin anywhere, and draws come by fours
+  return {{"zigzag by fours", Layout::zigzag(c.length, ranks, 0, 4)}};
+}
+
 bool features() {
   MpiTransport transport(MPI_COMM_WORLD);
   bool right = true;
   for (const Case& c : cases()) {
     Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
-    for (const auto& [name, layout] : layouts_of(c.length, transport.ranks(), c.documents)) {
-      for (const auto& [what, e] : errors_of(c, layout, transport, one, reference)) {
-        // In fp32 a case is one draw of few numbers, which round either way.
-        const bool fine =
-            c.dtype == DType::f32 ? std::sqrt(e.many) <= 1e-6 * std::sqrt(e.right) + 1e-6 : e.ratio() <= 1.05;
-        right &= fine;
-        if (!fine && transport.rank() == 0)
-          std::printf("%s, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(), name.c_str(), what.c_str(),
-                      std::sqrt(e.many), std::sqrt(e.one));
+    for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+      for (const auto& [name, layout] : layouts_for(c, transport.ranks(), scheme)) {
+        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme)) {
+          // In fp32 a case is one draw of few numbers, which round either way. dsinks and dslopes are four numbers,
+          // sums of many terms that nearly cancel.
+          const bool four = what == "dsinks" || what == "dslopes";
+          const bool fine = c.dtype == DType::f32
+                                ? std::sqrt(e.many) <= (four ? 4e-6 : 1e-6) * std::sqrt(e.right) + 1e-6
+                                : e.ratio() <= (four ? 1.2 : 1.05);
+          right &= fine;
+          if (!fine && transport.rank() == 0)
+            std::printf("%s, %s, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(), name_of(scheme).data(),
+                        name.c_str(), what.c_str(), std::sqrt(e.many), std::sqrt(e.one));
+        }
       }
     }
   }
@@ -107,18 +120,21 @@ bool exact() {
     for (const Band& band : bands) {
       const Case c{.name = "exact", .length = 300, .options = {.band = band}, .dim = 32, .dim_v = 32, .draw = draw};
       Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
-      for (const auto& [what, e] :
-           errors_of(c, Layout::zigzag(c.length, transport.ranks()), transport, one, reference)) {
-        Errors& all = pooled[what];
-        all.many += e.many, all.one += e.one;
+      for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+        const Layout layout = Layout::zigzag(c.length, transport.ranks());
+        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme)) {
+          Errors& all = pooled[std::string(name_of(scheme)) + " " + what];
+          all.many += e.many, all.one += e.one;
+        }
       }
     }
   }
   bool right = true;
   for (const auto& [what, e] : pooled) {
     if (transport.rank() == 0)
-      std::printf("%d ranks, fp32 %s: %.3f of one device's error\n", transport.ranks(), what.c_str(), e.ratio());
-    right &= e.ratio() <= 1.05;
+      std::printf("%d ranks, fp32, %s: %.3f of one device's error\n", transport.ranks(), what.c_str(), e.ratio());
+    // A ring's O is merged by LSEs that are rounded to fp32: docs/notes/context-parallel.md.
+    right &= e.ratio() <= (what == "ring out" ? 1.08 : 1.05);
   }
   return right;
 }

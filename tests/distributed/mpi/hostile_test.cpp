@@ -85,13 +85,18 @@ bool few_rows() {
                    .bias = sinks && length != 1};
       Results one = one_device(c, c.dtype, "");
       for (const auto& [name, layout] : layouts_of(length, transport.ranks(), {})) {
-        Mine mine(c, layout, transport.rank());
-        for (Array* x : {&mine.results.dsinks, &mine.results.dbias}) {  // a rank without rows has zeros to write
-          for (std::size_t i = 0; i < x->count(); ++i) x->set(i, NAN);
+        for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+          Mine mine(c, layout, transport.rank());
+          for (Array* x : {&mine.results.dsinks, &mine.results.dbias}) {  // a rank without rows has zeros to write
+            for (std::size_t i = 0; i < x->count(); ++i) x->set(i, NAN);
+          }
+          mine.run(transport, {.layout = layout, .scheme = scheme}, c);
+          Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
+          right &= near(
+              all, one,
+              (name + ", " + std::string(name_of(scheme)) + " of " + std::to_string(length) + (sinks ? ", sinks" : ""))
+                  .c_str());
         }
-        mine.run(transport, {layout}, c);
-        Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
-        right &= near(all, one, (name + " of " + std::to_string(length) + (sinks ? ", sinks" : "")).c_str());
       }
     }
   }
@@ -152,6 +157,12 @@ bool differ() {
   expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
              std::to_string(transport.ranks() + 1) + ")",
          [&](auto&, auto&, auto& how) { how.layout = Layout::zigzag(c.length, transport.ranks() + 1); });
+  expect("scheme must be the same on all ranks (rank 0 has gather, " + who + " has ring)",
+         [](auto&, auto&, auto& how) { how.scheme = Scheme::ring; });
+  expect(who + ": the scheme ring does not support reproducible", [](auto&, auto&, auto& how) {
+    how.scheme = Scheme::ring;
+    how.reproducible = true;
+  });
   expect(who + ": context_parallel_attention does not support seqused_k", [](auto& t, auto&, auto&) {
     static const std::int32_t used = 3;
     t.seqused_k = ConstTensor(&used, DType::i32, {1});
