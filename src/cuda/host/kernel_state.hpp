@@ -132,6 +132,15 @@ std::string why_too_old(const DeviceFacts& device);
 // The programs of a plan on any device of the architecture of its own; none of a plan that launches others' kernels.
 std::vector<KernelProgram> programs_of(const PlanState& state, const std::string& arch);
 
+// The refusal of a family's select: false, with the sentence in `why`.
+struct Refuse {
+  std::string& why;
+  bool operator()(std::string sentence) const {
+    why = std::move(sentence);
+    return false;
+  }
+};
+
 // The plan of a family: its State of what `select` decides on the problem's device.
 template <class State, class Config, class Select, class... More>
 Decision plan_on_device(const Request& request, const Select& select, const More&... more) {

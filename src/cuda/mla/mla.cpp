@@ -97,10 +97,7 @@ const char* unwanted_of(const Problem& p) {
 }  // namespace
 
 bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   if (p.dim_qk != kMlaQk || p.dim_v != kMlaV)
     return refuse(text("head dims must be ", kMlaQk, "/", kMlaV, " (got ", p.dim_qk, "/", p.dim_v, ")"));
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");

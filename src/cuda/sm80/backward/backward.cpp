@@ -139,10 +139,7 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
            std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
            t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   const bool fp32 = p.dtype == DType::f32;
   if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
     return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,

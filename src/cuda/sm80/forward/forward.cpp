@@ -112,10 +112,7 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig&
 }
 
 bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;

@@ -150,10 +150,7 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& p, const Backward
 }
 
 bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   if (p.out_dtype != p.dtype)
     return refuse(text("dout must have the dtype of q, ", name_of(p.dtype), " (got ", name_of(p.out_dtype), ")"));

@@ -149,10 +149,7 @@ bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig&
 }
 
 bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   const bool fp8 = p.dtype == DType::f8e4m3 || p.kv_dtype;
   if (fp8 && std::max(p.dim_qk, p.dim_v) > 256)

@@ -58,10 +58,7 @@ std::string accumulation_of(const ForwardConfig& c) {
 }
 
 bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+  const cuda::Refuse refuse{why};
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   if (f.dropout || f.score_mod || f.mask_mod || f.alibi || f.bias != ScalarType::none || f.paged)
