@@ -77,12 +77,13 @@ struct Totals {
 using Slots = std::vector<std::optional<Totals>>;  // an absent one is zero
 
 void join(std::optional<Totals>& to, std::optional<Totals>& from, const Launch& launch) {
+  if (!from) return;
   if (!to) {
-    to = std::move(from);
-  } else if (from) {
-    for (std::size_t x = 0; x < 2; ++x) {
-      if (to->part[x]) add(from->part[x]->tensor(), to->part[x]->tensor(), launch);
-    }
+    to.swap(from);
+    return;
+  }
+  for (std::size_t x = 0; x < 2; ++x) {
+    if (to->part[x]) add(from->part[x]->tensor(), to->part[x]->tensor(), launch);
   }
   from.reset();
 }
@@ -165,8 +166,8 @@ class Backward {
   Slots sums_of_units() {
     const std::vector<Index> at = job_.how.layout.leaves(job_.me());
     const std::vector<Piece> units = job_.how.layout.units(job_.me());
-    std::vector<Node> given;
-    for (const Index place : at) given.push_back({0, place});
+    std::vector<Node> given(at.size());
+    std::transform(at.begin(), at.end(), given.begin(), [](Index place) { return Node{0, place}; });
     const auto order = sum(leaves(), given);
     const std::vector<Part> all = parts();
     Slots slots;

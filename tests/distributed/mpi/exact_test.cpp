@@ -1,7 +1,7 @@
 // Results on any number of ranks beside those of one device, both against float64.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "cases.hpp"
@@ -209,7 +209,8 @@ bool reproducible() {
     for (std::size_t i = 1; i < found.size(); ++i) {
       Results::each([&](const char* what, Array Results::* x) {
         if (std::string_view(what) == "dsinks") return;  // a sum that the caller adds up
-        const bool same = std::memcmp((found[i].*x).data(), (found[0].*x).data(), (found[0].*x).bytes()) == 0;
+        Array &here = found[i].*x, &there = found[0].*x;
+        const bool same = std::equal(here.data(), here.data() + here.bytes(), there.data());
         if (!same)
           std::printf("%s, %s: other bits on %d ranks than on %d\n", c.name.c_str(), what, counts[i], counts[0]);
         right &= same;
