@@ -96,12 +96,14 @@ class MpiTransport final : public Transport {
   static constexpr std::size_t kSentence = 500;      // bytes: MPI buffers a message of this size
   static constexpr std::size_t kMessage = 1u << 30;  // MPI counts in int
 
-  static void check(int code, const char* call) {
+  void check(int code, const char* call) {
     if (code == MPI_SUCCESS) return;
     char text[MPI_MAX_ERROR_STRING] = {};
     int length = 0;
     MPI_Error_string(code, text, &length);
-    throw Error(ErrorCode::device_failure, std::string(call) + " failed: " + text);
+    const std::string sentence = std::string(call) + " failed: " + text;
+    fail(sentence);
+    throw Error(ErrorCode::device_failure, sentence);
   }
   void check_usable() const {
     if (!failed_.empty()) throw Error(ErrorCode::device_failure, "the transport cannot be used any more: " + failed_);
@@ -148,7 +150,7 @@ class MpiTransport final : public Transport {
       for (std::size_t at = 0; at < block.size(); at += kMessage) {
         const std::size_t bytes = std::min(kMessage, block.size() - at);
         MPI_Request request = MPI_REQUEST_NULL;
-        check(start(block.data() + at, static_cast<int>(bytes), &request), "an exchange of MPI");
+        transport_.check(start(block.data() + at, static_cast<int>(bytes), &request), "an exchange of MPI");
         requests_.push_back(request);
         of_.push_back(rank);
         receives_.push_back(std::is_same_v<Bytes, Block>);
@@ -162,9 +164,9 @@ class MpiTransport final : public Transport {
       Clock::time_point progress = Clock::now();
       for (std::size_t left = requests_.size(), looks = 0; left > 0; ++looks) {
         int count = 0;
-        check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
-                           MPI_STATUSES_IGNORE),
-              "an exchange of MPI");
+        transport_.check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
+                                      MPI_STATUSES_IGNORE),
+                         "an exchange of MPI");
         if (count > 0) {
           left -= static_cast<std::size_t>(count);
           progress = Clock::now();

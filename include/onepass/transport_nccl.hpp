@@ -17,9 +17,10 @@
 
 namespace onepass::inline v0 {
 
-// The ranks of a communicator, which stays the caller's. Calls return as soon as their work is on the stream. wait()
-// waits for a stream in place of cudaStreamSynchronize: if a rank has failed, or nothing has happened for `deadline`,
-// it aborts the communicator (ncclCommAbort) and throws Error. Then comm() is null, and the transport is of no use.
+// The ranks of a blocking communicator, which stays the caller's. Its device is current in every call. Calls return as
+// soon as their work is on the stream. wait() waits for a stream in place of cudaStreamSynchronize. If a rank has
+// failed, or the stream is not done after `deadline`, it aborts the communicator (ncclCommAbort) and throws Error. Then
+// comm() is null, and the transport cannot be used any more.
 class NcclTransport final : public Transport {
  public:
   explicit NcclTransport(ncclComm_t comm, std::chrono::milliseconds deadline = std::chrono::minutes(10))
@@ -100,8 +101,7 @@ class NcclTransport final : public Transport {
     lose(std::string(call) + " failed: " + ncclGetErrorString(result));
   }
   void check(cudaError_t result, const char* call) {
-    if (result != cudaSuccess)
-      throw Error(ErrorCode::device_failure, std::string(call) + " failed: " + cudaGetErrorString(result));
+    if (result != cudaSuccess) lose(std::string(call) + " failed: " + cudaGetErrorString(result));
   }
   void check_usable() const {
     if (!failed_.empty()) throw Error(ErrorCode::device_failure, "the transport cannot be used any more: " + failed_);

@@ -11,6 +11,9 @@
 #include "distributed/attention/gather.hpp"
 #include "distributed/attention/ring.hpp"
 #include "distributed/layout.hpp"
+#include "problem/attention/arguments.hpp"
+#include "problem/checks/tensor_checks.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::inline v0 {
 namespace {
@@ -75,6 +78,16 @@ void check_ring(const ContextParallel& how, const Attention& a) {
   }
 }
 
+// A part would refuse such outputs in mid-call, where the other ranks wait.
+void check_outputs(const AttentionTensors& t, Pass pass) {
+  const Op op = pass == Pass::forward ? kForward : kBackward;
+  const Tensors tensors = t;
+  for_each_role(op, tensors, [&](const RoleRow& row, const ConstTensor& tensor) {
+    if (writes(row, op) && tensor.given()) check_output(row.name, tensor);
+  });
+  check_apart(op, tensors);
+}
+
 // The call without rows and keys, which throws what the parts would throw.
 void try_without_rows(AttentionTensors t, Attention a, Pass pass) {
   constexpr Range kNone{};
@@ -117,6 +130,7 @@ void check(const Transport& transport, const ContextParallel& how, const Attenti
        "expressions that count rows and keys must have at most ", kMaxModBuffers - position_buffers(a),
        " mod_buffers (got ", t.mod_buffers.size(), ")");
   try_without_rows(t, a, pass);
+  check_outputs(t, pass);
 }
 
 // --------------------------------------------------------------------------------------------------------------- facts

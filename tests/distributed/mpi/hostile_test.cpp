@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cases.hpp"
 #include "onepass/transport_mpi.hpp"
@@ -157,6 +159,10 @@ bool differ() {
   expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
              std::to_string(transport.ranks() + 1) + ")",
          [&](auto&, auto&, auto& how) { how.layout = Layout::zigzag(c.length, transport.ranks() + 1); });
+  expect(who + ": out must not share memory with q",
+         [](auto& t, auto&, auto&) { t.out.data = const_cast<void*>(t.q.data); });
+  expect(who + ": an output must not overlap itself (out has stride 0 in dimension 2 of [1, 4, " + rows + ", 24])",
+         [](auto& t, auto&, auto&) { t.out.stride[2] = 0; });
   expect("scheme must be the same on all ranks (rank 0 has gather, " + who + " has ring)",
          [](auto&, auto&, auto& how) { how.scheme = Scheme::ring; });
   expect(who + ": the scheme ring does not support reproducible", [](auto&, auto&, auto& how) {
@@ -178,6 +184,23 @@ bool differ() {
   return right;
 }
 
+// A rank that MPI refuses: rank 1 has too little memory for what comes.
+static bool refused_by_mpi() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  const bool me = transport.rank() == 1;
+  std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(transport.ranks()));
+  const auto call = [&] {
+    if (me) transport.all_gather(std::span(mine).first(4), std::span(all).first(all.size() / 2));
+    for (int i = 0; i < 100; ++i) transport.all_gather(mine, all);
+  };
+  const std::string refusal = "an exchange of MPI failed: ", failed = "rank 1 has failed: " + refusal;
+  const std::string first = sentence(call), second = sentence(call);
+  const bool right = first.starts_with(me ? refusal : failed) &&
+                     second.starts_with("the transport cannot be used any more: " + failed);
+  if (!right) std::printf("rank %d: '%s', then '%s'\n", transport.rank(), first.c_str(), second.c_str());
+  return right;
+}
+
 bool throws() {
   MpiTransport transport(MPI_COMM_WORLD);
   const Case c = small();
@@ -193,6 +216,7 @@ bool throws() {
   bool right =
       is(sentence(call), me ? "this executor does not work" : "rank 1 has failed: this executor does not work");
   right &= std::chrono::steady_clock::now() - start < 5s;
+  right &= refused_by_mpi();
   return right &
          is(sentence(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");
 }

@@ -10,7 +10,7 @@ bool reproducible();  // the same bits for any number of ranks
 bool few_rows();      // lengths 0, 1 and ranks - 1; ranks without rows
 bool unseen_nan();    // keys that a row does not see are NaN
 bool differ();        // one rank with another shape, option or layout
-bool throws();        // one rank throws in mid-call
+bool throws();        // one rank throws in mid-call, or MPI refuses its exchange
 bool late();          // one rank does not come
 bool exits();         // one rank's process ends in mid-call
 bool two_at_once();   // two transports in two threads

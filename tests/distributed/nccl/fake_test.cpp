@@ -85,11 +85,13 @@ TEST(NcclTransport, AttentionIsThatOfOneDevice) {
       context_parallel_attention_backward(transport, {layout}, mine.backward, causal);
       transport.wait(nullptr);
       std::size_t at = 0;
-      for (Index h = 0; h < 2; ++h) {
+      for (Index h = 0; h < 4; ++h) {
         for (const auto& piece : layout.runs(transport.rank())) {
           for (Index i = piece.positions.begin * 8; i < piece.positions.end * 8; ++i, ++at) {
             const auto there = static_cast<std::size_t>(h * 50 * 8 + i);
             EXPECT_NEAR(mine.out[at], one.out[there], 1e-5) << ranks;
+            EXPECT_NEAR(mine.dq[at], one.dq[there], 1e-5) << ranks;
+            if (h >= 2) continue;  // heads of K and V
             EXPECT_NEAR(mine.dk[at], one.dk[there], 1e-5) << ranks;
             EXPECT_NEAR(mine.dv[at], one.dv[there], 1e-5) << ranks;
           }
@@ -119,6 +121,22 @@ TEST(NcclTransport, ARankThatFailsEndsTheOthers) {
       EXPECT_EQ(sentence(gather), "the transport cannot be used any more: rank 1 has failed: out of something");
     } else {
       EXPECT_EQ(sentence(gather), "a rank has ended or failed: remote process exited or there was a network error");
+    }
+    EXPECT_EQ(transport.comm(), nullptr);
+  });
+}
+
+TEST(NcclTransport, ARankWithoutMemoryEndsTheOthers) {
+  on_ranks(2, [](NcclTransport& transport) {
+    const std::size_t each = transport.rank() == 1 ? std::size_t{1} << 20 : 4;
+    std::vector<std::byte> mine(each), all(2 * each);
+    const auto gather = [&] { transport.all_gather(mine, all); };
+    const std::string refusal = "cudaMalloc failed: an error of the fake";
+    EXPECT_EQ(sentence(gather), transport.rank() == 1
+                                    ? refusal
+                                    : "a rank has ended or failed: remote process exited or there was a network error");
+    if (transport.rank() == 1) {
+      EXPECT_EQ(sentence(gather), "the transport cannot be used any more: " + refusal);
     }
     EXPECT_EQ(transport.comm(), nullptr);
   });

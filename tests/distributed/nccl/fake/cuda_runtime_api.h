@@ -1,11 +1,11 @@
 // The part of the CUDA runtime that transport_nccl.hpp calls, on memory of the host. Work on a stream is done at once,
-// unless it waits for a rank: then the stream is never ready.
+// unless it waits for a rank: then the stream is never ready. cudaMalloc has 1 MiB for each call.
 #pragma once
 #include <cstddef>
 
 struct FakeStream;
 using cudaStream_t = FakeStream*;
-enum cudaError_t { cudaSuccess = 0, cudaErrorNotReady = 600 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 constexpr unsigned cudaStreamNonBlocking = 1;
 
