@@ -82,7 +82,12 @@ def refused(rank, ranks, folder):
     def call(k=k, **options):
         return sentence(lambda: attention(q, k, v, layout=layout, **options))
 
-    return {"blocks": call(q_descale=blocks), "dtypes": call(k.float()), "gradients": call(sinks=sinks)}
+    return {
+        "blocks": call(q_descale=blocks),
+        "dtypes": call(k.float()),
+        "gradients": call(sinks=sinks),
+        "gradients of k": call(k.clone().requires_grad_()),
+    }
 
 
 def compiled(rank, ranks, folder):

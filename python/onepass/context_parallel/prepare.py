@@ -89,7 +89,7 @@ def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call
     words = {name: given[name] for name in names}
     call = Call(Options(kind.left, kind.right, words, deterministic, kind.documents))
     _check_side(q, layout, ranks.me, given, chosen)
-    _check_factors(q, given)
+    _check_factors(q, k, v, given)
     _try(q, k, v, call, given)
     return kind, call, chosen
 
@@ -110,7 +110,7 @@ def _check_tensors(q: Any, k: Any, v: Any, rows: int) -> None:
             raise ValueError(f"{name} must be on {q.device}, as q is (got {x.device})")
 
 
-def _check_factors(q: Any, given: Any) -> None:
+def _check_factors(q: Any, k: Any, v: Any, given: Any) -> None:
     """The factors of float8_e4m3fn. Blocks of rows would count from the beginning of each part."""
     factors = factors_of(given)
     for name, x in factors.items():
@@ -118,8 +118,8 @@ def _check_factors(q: Any, given: Any) -> None:
             raise ValueError(f"{name} must not have blocks; give [batch|1, heads|1] (got {list(x.shape)})")
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor (got {type(x).__name__})")
-    side = given["sinks"], given["alibi_slopes"], given["bias"]
-    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*side, *factors.values()))
+    tensors = q, k, v, given["sinks"], given["alibi_slopes"], given["bias"], *factors.values()
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     if q.dtype == torch.float8_e4m3fn and wanted:
         raise ValueError("context_parallel.attention does not support gradients of q, k and v in float8_e4m3fn")
 
