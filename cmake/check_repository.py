@@ -27,7 +27,10 @@ LAYERS = [
         "src/ladder": "the algorithm built up from safe softmax, one runnable step a file; not part of the library",
     },
     {"src/plan": "the ordered list of implementations, `explain`, workspaces"},
-    {"src/distributed": "context parallelism: layouts, parts, moves, sums, the model that chooses a scheme"},
+    {
+        "src/distributed": "context parallelism: layouts, parts, moves, sums, the model that chooses a scheme; "
+        "`attention`: calls"
+    },
     {
         "src/check": "the rule by which a result is right, for tests and `onepass check`; not part of the library",
         "src/interfaces": "the C interface, workspaces, the version",

@@ -1,10 +1,11 @@
 // A sequence sharded between the ranks of MPI: mpirun -n 4 context_parallel. Each rank trains on its positions: the
-// loss is the sum of squares of the outputs, and its gradients are those of one process.
+// loss is half the sum of squares of the outputs, and its gradients are those of one process.
 #include <mpi.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include <onepass/onepass.hpp>
@@ -45,7 +46,7 @@ std::pair<double, double> train(onepass::Transport& transport, const onepass::co
   onepass::context_parallel_attention(transport, {layout}, t, kCausal);
 
   double loss = 0, sum = 0;
-  std::vector<float> dout = out;  // of half the sum of squares
+  std::vector<float> dout = out;  // the gradient of half the sum of squares
   for (const float x : out) loss += double(x) * double(x) / 2;
   t.dout = onepass::view(dout.data(), {1, kHeads, rows, kDim});
   t.dq = onepass::view(dq.data(), {1, kHeads, rows, kDim});

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/host/config_source.hpp"
@@ -46,7 +47,7 @@ void move_rows(const ConstTensor& from, const Tensor& to, bool add, void* on) {
   const Kernel& kernel =
       loaded.find(device.ordinal, config, 0, stream, [&] { return rows_program(config, arch_of(device)); });
   const std::int64_t blocks =
-      std::min<std::int64_t>((pieces + kRowsThreads - 1) / kRowsThreads, std::int64_t{32} * device.multiprocessors);
+      std::min<std::int64_t>(ceil_div(pieces, kRowsThreads), std::int64_t{32} * device.multiprocessors);
   void* parameters[] = {&p};
   launch(kernel, static_cast<unsigned>(blocks), kRowsThreads, 0, stream, parameters);
 }

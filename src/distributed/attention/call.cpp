@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "expression/tokens.hpp"
 
 namespace onepass::inline v0::context_parallel {
 namespace {
@@ -27,7 +28,7 @@ struct Position {
 };
 constexpr std::array<Position, 2> kPositions{{{"q_index", "onepass_first_row"}, {"k_index", "onepass_first_key"}}};
 
-bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool in_word(char c) { return is_letter(c) || is_digit(c); }
 
 // f(place) of each occurrence of a whole word, from the last to the first.
 template <class F>
@@ -35,8 +36,8 @@ void each_word(const std::string& text, std::string_view word, const F& f) {
   for (std::size_t end = text.size(); end > 0;) {
     const std::size_t at = text.rfind(word, end - 1);
     if (at == std::string::npos) return;
-    const bool before = at > 0 && is_letter(text[at - 1]);
-    const bool behind = at + word.size() < text.size() && is_letter(text[at + word.size()]);
+    const bool before = at > 0 && in_word(text[at - 1]);
+    const bool behind = at + word.size() < text.size() && in_word(text[at + word.size()]);
     if (!before && !behind) f(at);
     end = at;
   }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "algebra/ceil_div.hpp"
+
 namespace onepass::inline v0::context_parallel {
 namespace {
 
@@ -15,7 +17,7 @@ Tensor tensor_of(const Coming& c, std::byte* data, Device device) {
 Coming coming(const ConstTensor& t) { return {t.dtype, t.shape}; }
 std::size_t bytes_of(const Coming& c) {
   const auto bytes = static_cast<std::size_t>(c.shape[0] * c.shape[1] * c.shape[2] * c.shape[3]) * size_of(c.dtype);
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+  return round_up(bytes, kAlign);
 }
 
 // Where the message of each rank lies in one piece of memory: begins, and the end.

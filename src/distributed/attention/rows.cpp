@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/scalar.hpp"
 #include "base/parallel.hpp"
@@ -45,7 +46,7 @@ void each_row(const ConstTensor& from, const Tensor& to, const Launch& launch, c
     return (b * t.stride[0] + h * t.stride[1] + r * t.stride[2]) * static_cast<Index>(size_of(t.dtype));
   };
   constexpr Index kRows = 64;  // of a task
-  const Index blocks = (to.shape[2] + kRows - 1) / kRows;
+  const Index blocks = ceil_div(to.shape[2], kRows);
   const Line line{to.shape[3], from.stride[3], to.stride[3]};
   parallel(executor, to.shape[0] * to.shape[1] * blocks, [&](Index task, int) {
     const Index pair = task / blocks, b = pair / to.shape[1], h = pair % to.shape[1], first = task % blocks * kRows;
