@@ -1,9 +1,13 @@
 """Calls of onepass.torch.context_parallel inside torch.compile, without a graph break."""
 
+import functools
+
 import context_parallel_cases as cases
 import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
+from rank_processes import sentence
+from torch._dynamo.testing import CompileCounter
 
 LENGTH = 40
 
@@ -67,3 +71,19 @@ def drawn(rank, ranks, folder):
         dist.gather_object(call(*mine) != 0, by_rank if rank == 0 else None)
         found.append(layout.whole(by_rank) if rank == 0 else None)
     return found
+
+
+def seeds(rank, ranks, folder):
+    """How often a function is compiled for five seeds, and the sentences of two wrong ones."""
+    q, k, v, _ = cases.inputs(LENGTH)
+    layout, counter = Layout.zigzag(LENGTH, ranks), CompileCounter()
+
+    def call(seed):
+        return attention(q, k, v, layout=layout, dropout_p=0.4, seed=seed)
+
+    torch._dynamo.reset()
+    counted = torch.compile(call, fullgraph=True, backend=counter)
+    for seed in (3, 4, 7, 9, 1000):
+        assert torch.equal(counted(seed), call(seed)), seed
+    inside = torch.compile(call, backend="aot_eager")
+    return counter.frame_count, [sentence(functools.partial(inside, seed)) for seed in (-1, 2**64)]

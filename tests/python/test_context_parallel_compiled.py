@@ -26,3 +26,10 @@ def test_compiled_dropout_without_a_seed_draws_a_new_one_in_each_call(tmp_path):
     torch.manual_seed(0)  # as on rank 0
     seed = int(torch.randint(2**62, (1,)))
     assert torch.equal(first, onepass.torch.attention(q, k, v, dropout_p=0.4, seed=seed) != 0)
+
+
+def test_compiled_seeds_are_inputs_and_are_checked(tmp_path):
+    compiled, sentences = cases.spawned(context_parallel_compiled.seeds, 1, tmp_path)
+    assert compiled <= 2  # the first one, and any
+    wanted = "ValueError: seed must be an integer from 0 to 2^64 - 1 (got {})"
+    assert sentences == [wanted.format(seed) for seed in (-1, 2**64)]

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass._options import seed_of
+
 from .call import FACTORS, Side, factors_of, group_of, out_dtype
 from .prepare import prepared
 
@@ -45,6 +47,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any, given: dict[str, Any]
     seed, drawn = given["seed"], None
     if given["dropout_p"] and seed is None:
         drawn = torch.randint(2**62, (1,), device="cpu")
+    if seed is not None and not 0 <= seed < 2**64:
+        seed_of(seed)  # raises; a right seed would become a constant here, and be compiled each time
     seed = 0 if seed is None else seed - 2**64 if seed >= 2**63 else seed  # int64
     side = given["sinks"], given["alibi_slopes"], given["bias"], given["bool_mask"]
     out, lse = _forward(q, k, v, *side, buffers, number, seed, drawn)
