@@ -191,7 +191,7 @@ def said(row):
 
 
 def table(document):
-    """Shares of linear in percent: forward, both. One GPU has milliseconds. The last row is PyTorch's time over gather's."""
+    """Shares of linear in percent, milliseconds of one GPU, and in the last row PyTorch's time over gather's."""
     lengths = sorted({row["length"] for row in document})
     cell = {(row["name"], row["length"]): row for row in document if "share" in row}
 
