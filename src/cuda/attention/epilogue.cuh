@@ -65,8 +65,9 @@ struct FinalRow {
 };
 DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> state, float rounded) {
   const auto unit = unit_of(p);
+  state = unit.lifted(state);
   Final<float> last = unit.final(state);
-  const float rounding = kRoundedSums ? rounded - state.l : 0.0f;
+  const float rounding = kRoundedSums ? rounded / kLowUnit - state.l : 0.0f;
   const float own = state.l;
   float alpha = 1.0f;
   if constexpr (forward_features.sinks) {
@@ -78,6 +79,7 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
   FinalRow end;
   end.share = own * alpha * last.inv_l;
   end.inv = kRoundedSums && last.inv_l != 0.0f ? alpha * rcp(state.l + alpha * rounding) : alpha * last.inv_l;
+  end.inv /= kLowUnit;
   if constexpr (features.dropout) end.inv *= p.dropout.keep_scale;
   end.lse = last.lse;
   return end;

@@ -19,7 +19,18 @@ constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows ea
 
 // Far from where fp16 or fp32 end. Near 1 all the same: P is rounded to 16 bits and l is not, so a key that outweighs
 // the rest of its row by more than this must be the maximum, whose weight is 1.
-constexpr float kLazyLimit = 256.0f;
+constexpr float kRoom = 256.0f;
+
+// With bf16, references are 24 above the maximum, in log2 units: weights sum to less than 1, so that no sum of weights
+// times finite values overflows. 24 covers 2^14 blocks in which every lane's sum is just below kRoom. Weights below
+// 2^-102 of the largest become 0. Sums of fp16 have room, and its weights have none. fp32 has no bits to spare: an
+// exponent near -24 is known to 2^-20.
+constexpr bool kLowered = features.input == ScalarType::bf16 && features.keys == ScalarType::bf16;
+constexpr float kLow = kLowered ? 24.0f : 0.0f, kLowUnit = kLowered ? 0x1p-24f : 1.0f;
+constexpr float kLazyLimit = kRoom * kLowUnit;
+
+// A state of weights that were not lowered, and the same LSE.
+DEV RowState<float> lifted(const RowState<float>& s, float low) { return {s.m - low, s.l * (1 / kLowUnit)}; }
 
 // A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
 // the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
@@ -37,7 +48,7 @@ struct Products {
   float factor, unit;  // to log2 units, to natural ones
   DEV Rescale<float> open(RowState<float>& s, float tile_max) const { return advance(s = {}, tile_max); }
   DEV Rescale<float> advance(RowState<float>& s, float tile_max) const {
-    return onepass::advance(s, __fmul_rz(tile_max, factor));
+    return onepass::advance(s, __fmul_rz(tile_max, factor) + kLow);
   }
   DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
   DEV bool lazy(const LaneRows&) const { return true; }
@@ -50,6 +61,7 @@ struct Products {
   DEV bool right(const RowState<float>& s) const {
     return !(fabsf(s.m) > static_cast<float>(kFusable) && s.m != kNegInf);
   }
+  DEV RowState<float> lifted(const RowState<float>& s) const { return onepass::lifted(s, kLow); }
   DEV RowState<float> natural(const RowState<float>& s) const { return {s.m * static_cast<float>(kLn2), s.l}; }
   DEV Final<float> final(const RowState<float>& s) const { return finalize(s); }
 };
@@ -57,8 +69,11 @@ struct Products {
 // their unit, and a reference beyond kFusable is taken by exact steps.
 struct Transformed {
   float factor, unit;
-  DEV Step<float> open(RowState<float>& s, float tile_max) const { return onepass::open(s, tile_max, factor); }
-  DEV Step<float> advance(RowState<float>& s, float tile_max) const { return onepass::advance(s, tile_max, factor); }
+  DEV float low() const { return kLowered ? kLow / factor : 0.0f; }  // in the scores' unit
+  DEV Step<float> open(RowState<float>& s, float tile_max) const { return onepass::open(s, tile_max + low(), factor); }
+  DEV Step<float> advance(RowState<float>& s, float tile_max) const {
+    return onepass::advance(s, tile_max + low(), factor);
+  }
   DEV Step<float> keep(const RowState<float>& s) const { return onepass::keep(s, factor); }
   DEV bool lazy(const LaneRows& rows) const {
     return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
@@ -69,6 +84,7 @@ struct Transformed {
   DEV Step<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m, factor); }
   DEV float part_weight(float m, const Step<float>& r) const { return weight(m, factor, r); }
   DEV bool right(const RowState<float>&) const { return true; }
+  DEV RowState<float> lifted(const RowState<float>& s) const { return onepass::lifted(s, low()); }
   DEV RowState<float> natural(const RowState<float>& s) const { return to_natural(s, factor, unit); }
   DEV Final<float> final(const RowState<float>& s) const { return finalize_natural(natural(s)); }
 };
