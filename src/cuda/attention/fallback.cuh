@@ -4,7 +4,7 @@
 // it. Rows whose result is not finite are therefore looked at once more here, at the end of a warp's work. Finite
 // results never come here.
 #pragma once
-#include "cuda/attention/fallback/block.cuh"
+#include "cuda/attention/fallback/explain.cuh"
 #include "cuda/attention/fallback/row.cuh"
 
 namespace onepass {
@@ -23,9 +23,10 @@ struct HeadRows {
   DEV const WorkTile& tile(i32) const { return x; }
   DEV const HeadScores& scores(i32) const { return of_head; }
   DEV Band32::Range keys() const { return of_head.band.key_range(first, min(first + 16, x.seq_q)); }
-  DEV const char* query(i32 i) const {
-    if (!exists(i)) return nullptr;
-    const i64 at = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row(i)) * p.q_stride[2];
+  DEV const char* query(i32 i) const { return query_of(row(i)); }
+  DEV const char* query_of(i32 number) const {
+    if (number >= x.seq_q) return nullptr;
+    const i64 at = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + number) * p.q_stride[2];
     return static_cast<const char*>(p.q) + at * bytes_of(features.input);
   }
   DEV auto drop(i32 key) const {
@@ -41,30 +42,66 @@ struct HeadRows {
   }
 };
 
-// Everything this warp has remembered. Its tiles' stores must have completed. kAligned: rows of q, k and v begin at
-// multiples of 16 bytes.
-template <bool kAligned>
-DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback) {
-  const i32 lane = static_cast<i32>(opaque_thread() % 32);  // of no use before, where registers are dear
+// The rows that a team's warps have left in a tile, of which this warp has those from `first` on, or none. wrong: a
+// row's state is not right. kAligned: rows of q, k and v begin at multiples of 16 bytes.
+template <bool kAligned, class Team>
+DEV void repair_tile(const ForwardParams& p, const Team& team, const typename Team::Tile& tile, const WorkTile& x,
+                     const HeadScores& scores, i32 first, bool wrong) {
+  using namespace fallback;
+  const i32 lane = static_cast<i32>(opaque_thread() % 32);
+  const HeadRows rows{p, x, scores, first, lane};
+  const KeyValueView view = KeyValueView::of(p, x);
+  const Band32::Range keys = scores.band.key_range(tile.first, min(tile.end, x.seq_q));
+  const KeyRows k{p, view, p.k, p.k_stride, keys.hi}, v{p, view, p.v, p.v_stride, keys.hi};
+  const u32 elements = elements_of<kAligned>(rows);
+  Elements bad = {};
 #pragma unroll 1
-  for (i32 at = fallback.last; at >= 0;) {
-    const FallbackEntry e = p.fallback[at];
-    const i32 first = e.row / 16 * 16;
+  for (i32 s = 0; s < kSpans; ++s) {
+    const u32 some = elements & look_ahead(rows, s * kSpan, wrong);
+#pragma unroll
+    for (i32 i = 0; i < kSpans; ++i) bad.of[i] = i == s ? some : bad.of[i];
+  }
+  Elements found = {};
+  if constexpr (kExplains) found = explain<kAligned>(bad, rows, team, k, v, keys);
+#pragma unroll 1
+  for (i32 s = 0; s < kSpans; ++s) {
+    u32 left = 0;
+#pragma unroll
+    for (i32 i = 0; i < kSpans; ++i) left = i == s ? bad.of[i] & (wrong ? ~0u : ~found.of[i]) : left;
+    if (__any_sync(kAll, left != 0)) recompute<kAligned>(left, rows, k, v, s * kSpan, wrong);
+  }
+}
+
+// Everything that the warps of a team have remembered. Each warp's stores of its tiles must have completed. kPlaces:
+// entries of a tile.
+template <bool kAligned, i32 kPlaces, class Team>
+DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, const Team& team) {
+  constexpr bool kByPairs = bytes_of(features.keys) == 1 || forward_features.v_mean;
+  team.sync();
+#pragma unroll 1
+  for (i32 at = fallback.last;;) {
+    FallbackEntry e = {-1, -1, -1, -1};
+    if (at >= 0) e = p.fallback[at];
+    const auto tile = team.agree({at < 0 ? -1 : at / kPlaces, e.row / 16 * 16, e.batch, e.head});
+    if (tile.number < 0) return;
+    const bool own = at >= 0 && at / kPlaces == tile.number;
     WorkTile x;
-    x.batch = e.batch, x.head = e.head, x.map_batch = features.packed ? 0 : e.batch;
-    x.q_begin = features.packed ? p.cu_q[e.batch] : 0,
-    x.seq_q = features.packed ? p.cu_q[e.batch + 1] - x.q_begin : p.seq_q;
+    x.batch = tile.batch, x.head = tile.head, x.map_batch = features.packed ? 0 : x.batch;
+    x.q_begin = features.packed ? p.cu_q[x.batch] : 0,
+    x.seq_q = features.packed ? p.cu_q[x.batch + 1] - x.q_begin : p.seq_q;
     find_keys(p, x);
+    const i32 first = own ? e.row / 16 * 16 : x.seq_q;
     x.row = first;
     HeadScores scores{p};
     scores.open(x);
-    if constexpr (bytes_of(features.keys) != 1 && !forward_features.v_mean) {
-      fallback::repair<kAligned>(HeadRows{p, x, scores, first, lane}, e.row != first);
-    } else {
+    if constexpr (kByPairs) {
 #pragma unroll 1
       for (i32 row = first; row < min(first + 16, x.seq_q); ++row) fallback_row(p, x, scores, row);
+    } else {
+      repair_tile<kAligned>(p, team, tile, x, scores, first, own && e.row != first);
     }
-    at = e.before;
+    if (own) at = e.before;
+    team.sync();
   }
 }
 

@@ -225,20 +225,4 @@ DEV u32 elements_of(const Rows& rows) {
   return (lost & 1 ? 0u : 0xffffu) | (lost & 2 ? 0u : 0xffff0000u);
 }
 
-// wrong: a row's state is not right.
-template <bool kAligned, class Rows>
-DEV void repair(const Rows& rows, bool wrong) {
-  const ForwardParams& p = rows.p;
-  const KeyValueView view = KeyValueView::of(p, rows.tile(0));
-  const i32 end = rows.keys().hi;
-  const KeyRows k{p, view, p.k, p.k_stride, end}, v{p, view, p.v, p.v_stride, end};
-  const u32 elements = elements_of<kAligned>(rows);
-  if (!__any_sync(kAll, elements != 0)) return;
-#pragma unroll 1
-  for (i32 column = 0; column < features.dim_v; column += kSpan) {
-    const u32 bad = elements & look(rows, column, wrong);
-    if (__any_sync(kAll, bad != 0)) recompute<kAligned>(bad, rows, k, v, column, wrong);
-  }
-}
-
 }  // namespace onepass::fallback

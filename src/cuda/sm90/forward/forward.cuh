@@ -56,7 +56,9 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
   }
   if (c.lane == 0) tma_store_wait();  // shared memory must outlive the last store
   __syncwarp();
-  run_fallback<true>(p, c.fallback);
+  constexpr i32 kWarps = kGroups * kGroupWarps;
+  const i32 warp = static_cast<i32>(opaque_thread() - kGroupThreads) / 32;
+  run_fallback<true, kWarps>(p, c.fallback, fallback::Team<kWarps, kSchedulerBarrier + kGroups>{memory.base, warp});
 }
 
 }  // namespace onepass::sm90
