@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_agreed: set[Any] = set()  # kinds of calls on CUDA
+_agreed: dict[str, set[str]] = {}  # kinds of calls on CUDA, by the group
+_MOST_AGREED = 4096  # then all ranks of the group forget them at once: a new seed is a new kind
 _failed: dict[str, str] = {}  # groups that cannot be used any more, and why
 _FACTS = 8  # that a call compares
 _POLL = 0.1  # seconds between looks at the store
@@ -134,8 +135,8 @@ class Ranks:
             if complaint:
                 raise complaint
             return
-        kind = self.name, repr(facts)
-        if device.type == "cuda" and not complaint and kind in _agreed:
+        kind, agreed = repr(facts), _agreed.setdefault(self.name, set())
+        if device.type == "cuda" and not complaint and kind in agreed:
             return
         digests = [int(complaint is not None)]
         digests += [int(hashlib.sha256(repr(x).encode()).hexdigest()[:14], 16) for x in facts.values()]
@@ -145,7 +146,9 @@ class Ranks:
         self._wait(dist.all_gather_into_tensor(everybody, mine, group=self.group, async_op=True), mine)
         table = everybody.view(self.size, -1).tolist()
         if not any(row != table[0] or row[0] for row in table):
-            _agreed.add(kind)
+            if len(agreed) >= _MOST_AGREED:
+                agreed.clear()
+            agreed.add(kind)
             return
         texts: list[Any] = [None] * self.size
         said = (type(complaint).__name__, str(complaint)) if complaint else None

@@ -58,6 +58,10 @@ std::vector<std::vector<std::string>> statements(Transport& transport, std::stri
   return found;
 }
 
+// Kinds of calls that are remembered. A call with a new seed is a new kind, so there may be one in each step of training.
+// All ranks make the same calls, so all forget at once.
+constexpr std::size_t kMostAgreed = 4096;
+
 std::string shortened(const std::string& value) { return value.size() <= 200 ? value : value.substr(0, 198) + ".."; }
 
 // said: the words of each rank's statement, and perhaps empty ones behind them.
@@ -85,7 +89,9 @@ void agree(Transport& transport, const std::optional<Error>& complaint, const st
   if (once && !complaint && std::find(agreed.begin(), agreed.end(), digest.hash) != agreed.end()) return;
   const std::vector<Digest> all = gathered_values(transport, digest);
   if (!complaint && std::all_of(all.begin(), all.end(), [&](const Digest& d) { return d == digest; })) {
-    if (once) agreed.push_back(digest.hash);
+    if (!once) return;
+    if (agreed.size() == kMostAgreed) agreed.clear();
+    agreed.push_back(digest.hash);
     return;
   }
   std::uint64_t bytes = 0;
