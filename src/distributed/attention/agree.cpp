@@ -58,8 +58,8 @@ std::vector<std::vector<std::string>> statements(Transport& transport, std::stri
   return found;
 }
 
-// Kinds of calls that are remembered. A call with a new seed is a new kind, so there may be one in each step of training.
-// All ranks make the same calls, so all forget at once.
+// Kinds of calls that are remembered. A call with a new seed is a new kind, so there may be one in each step of
+// training. All ranks make the same calls, so all forget at once.
 constexpr std::size_t kMostAgreed = 4096;
 
 std::string shortened(const std::string& value) { return value.size() <= 200 ? value : value.substr(0, 198) + ".."; }
