@@ -24,8 +24,8 @@ inline constexpr int kMaxModDepth = 64;           // of expressions that lie in 
 // Throws Error (bad_text): "score_mod, column 9: <what>", the line of `source` and a caret under the column.
 [[noreturn]] void fail_at(const char* name, std::string_view source, std::size_t at, const std::string& what);
 
-// So that a text stays one expression wherever it is put: brackets match, no directive, comment or quote; and that it
-// is no longer and no deeper than the limits.
+// Throws unless the text stays one expression wherever it is put: its brackets match, and it has no directive, comment
+// or quote. Its length and depth must be within the limits.
 void check_mod_text(const char* name, std::string_view source);
 
 // Not a word of C++ or of the expressions' language.

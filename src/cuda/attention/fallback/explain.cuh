@@ -25,7 +25,7 @@ struct Elements {
   u32 of[kSpans];
 };
 
-// look() with eight loads on their way together. One after the other, they took a third of the time of a repair.
+// look() with eight loads on their way together; in decoding's repair that spills (docs/notes/nonfinite.md).
 template <class Rows>
 DEV u32 look_ahead(const Rows& rows, i32 column, bool all) {
   using Format = typename ElementOf<forward_features.output>::Format;
