@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import flex_mods  # noqa: E402
 import onepass.torch  # noqa: E402
 from flex_mods import HEADS, KEYS, MASK_MODS, ROWS, SCORE_MODS  # noqa: E402
+from onepass._flex import block_mask as lists_of  # noqa: E402
 from torch._higher_order_ops.flex_attention import math_attention  # noqa: E402
 from torch.nn.attention import flex_attention as theirs  # noqa: E402
 
@@ -146,6 +147,35 @@ def test_lists_of_tiles_of_the_caller(mask_mod, heads):
     seen = (tiles == 2) | (tiles == 1) & inside
     expected = onepass.torch.attention(q, k, v, bool_mask=seen)
     torch.testing.assert_close(onepass.torch.flex_attention(q, k, v, None, block_mask), expected)
+
+
+def test_a_block_mask_is_looked_at_once(monkeypatch):
+    inputs, calls, shift = draw(), [], torch.tensor(3)
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        calls.append(q_idx)
+        return q_idx + shift >= kv_idx
+
+    mine = our_mask(mask_mod)
+    assert len(calls) == 1
+    first = onepass.torch.flex_attention(*inputs, None, mine)
+    assert torch.equal(onepass.torch.flex_attention(*inputs, None, mine), first)
+    shift.fill_(20)  # the contents of captured tensors count at the call
+    assert not torch.equal(onepass.torch.flex_attention(*inputs, None, mine), first)
+    assert len(calls) == 1
+
+    read = []
+    dense = lists_of._dense
+    monkeypatch.setattr(lists_of, "_dense", lambda *lists: read.append(lists) or dense(*lists))
+    given = their_mask(lambda b, h, q, k: q >= k, BLOCK_SIZE=16)
+    first = onepass.torch.flex_attention(*inputs, None, given)
+    assert torch.equal(onepass.torch.flex_attention(*inputs, None, given), first)
+    assert len(read) == 2  # partial and full tiles
+    given.kv_num_blocks[:, :, 1] = 0
+    given.full_kv_num_blocks[:, :, 1] = 0
+    changed = onepass.torch.flex_attention(*inputs, None, given)
+    assert len(read) == 4
+    assert (changed[:, :, 16:32] == 0).all() and torch.equal(changed[:, :, :16], first[:, :, :16])
 
 
 def test_slices_of_block_masks_need_a_new_mask_mod():

@@ -58,6 +58,7 @@ class BlockMask(theirs.BlockMask):
     """
 
     _made_of: Any = None  # (mask_mod, B, H, device, separate_full_blocks), until mask_mod is replaced
+    _seen: Any = None  # the expression of mask_mod
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,10 +71,15 @@ class BlockMask(theirs.BlockMask):
         return self.__dict__[name]
 
     def expression(self) -> Any:
-        """The expression of the visible keys."""
-        if self._made_of is not None and self.mask_mod is self._made_of[0]:
-            return _expression(self.mask_mod, self._made_of[1:3], self.seq_lengths, self._made_of[3])
-        return listed(self)
+        """The expression of the visible keys; mask_mod is called for it once, not at each use."""
+        if self._made_of is None or self.mask_mod is not self._made_of[0]:
+            return listed(self)
+        if self._seen is not None and not torch.compiler.is_compiling():
+            return self._seen
+        seen = _expression(self.mask_mod, self._made_of[1:3], self.seq_lengths, self._made_of[3])
+        if not torch.compiler.is_compiling():  # its symbols may hold tensors of the trace alone
+            self._seen = seen
+        return seen
 
     def _make_lists(self) -> None:
         mask_mod, batch, heads, device, separate = self._made_of
@@ -155,7 +161,21 @@ def _expression(mask_mod: Any, batch_heads: Any, lengths: Any, device: Any = Non
 
 
 def listed(mask: Any) -> Any:
-    """The expression of a BlockMask that consists of lists: full tiles, and partial ones where mask_mod is true."""
+    """The expression of a BlockMask that consists of lists: full tiles, and partial ones where mask_mod is true.
+
+    It is made once for each mask, and again after its lists or its mask_mod have changed.
+    """
+    lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    if torch.compiler.is_compiling() or any(x is not None and x.is_inference() for x in lists):
+        return _of_lists(mask)
+    of = (mask.mask_mod, *lists), [x if x is None else x._version for x in lists]
+    known = mask.__dict__.get("_onepass")  # (of, the expression)
+    if known is None or known[0][1] != of[1] or any(x is not y for x, y in zip(known[0][0], of[0])):
+        known = mask.__dict__["_onepass"] = of, _of_lists(mask)
+    return known[1]
+
+
+def _of_lists(mask: Any) -> Any:
     batch, heads, rows, _ = mask.kv_indices.shape
     columns = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
     tiles = _dense(mask.kv_num_blocks, mask.kv_indices, columns).int()
