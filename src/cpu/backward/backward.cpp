@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "cpu/backward/cut.hpp"
 #include "cpu/backward/sums.hpp"
+#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 #include "problem/attention/score.hpp"
@@ -105,7 +106,7 @@ class State final : public PlanState {
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan);
     std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
-    const std::optional<MaskBounds> bounds = flash::mask_bounds_of(p, a, *mods_);
+    const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
     const Call call{{.problem = p,
                      .arguments = a,
                      .geometry = kernels_.geometry,

@@ -56,7 +56,7 @@ class Decode : DecodeRows {
   bool pass(const float* phi) const {
     const std::int64_t check = kCheck * cut_.chunk;
     for (std::int64_t h = 0; h < heads_; ++h) start(h);
-    Walk walk(cut_, keys_, heads_), ahead(cut_, keys_, heads_);
+    Walk walk(cut_, keys_, heads_, tiles_), ahead(cut_, keys_, heads_, tiles_);
     Visit v, later;
     for (std::int64_t i = 0; i < cut_.lead; ++i) ahead.next(later);
     while (walk.next(v)) {
@@ -72,6 +72,8 @@ class Decode : DecodeRows {
           return false;
       }
     }
+    for (std::int64_t h = 0; tiles_.tiles && !phi && !checked_ && h < heads_; ++h)  // whose last chunk may be left out
+      if (spoiled(h)) return false;
     return true;
   }
   static constexpr std::int64_t kCheck = 8;
@@ -147,7 +149,8 @@ class Decode : DecodeRows {
   // All score features of a chunk: natural, -inf where a key is hidden.
   template <int R>
   void apply_features(const Visit& v, std::int64_t first, DecodeRow* rows) const {
-    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count))};
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count)),
+                        tiles_.of(v.head, v.chunk)};
     const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
     if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
     if (!plain) chunk_scores().template apply<R>(rows, c, scores_of(v.head, first), scratch_.extra);
@@ -164,7 +167,8 @@ class Decode : DecodeRows {
         hn::Store(hn::IfThenZeroElse(hn::Eq(hn::Load(DF(), s + i), Arith<VF>::neg_inf()), splat(1.0f)), DF(),
                   visible + i);
       softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
-      if (p_.dropout_p > 0) chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0}, s, visible);
+      if (p_.dropout_p > 0)
+        chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0, {}}, s, visible);
     });
   }
 
@@ -206,7 +210,8 @@ class Decode : DecodeRows {
   }
 
   void softmax_by_row(const Visit& v, const float* phi) const {
-    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<1>(v.count))};
+    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<1>(v.count)),
+                        tiles_.of(v.head, v.chunk)};
     const bool plain = unit_.products && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
     for (std::int64_t r = 0; r < rows_; ++r) {
       float *const s = scores_of(v.head, r), *const visible = checked_ ? visible_of(v.head, r) : nullptr;

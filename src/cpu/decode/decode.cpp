@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 
 #include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/one_result.hpp"
 #include "cpu/common/place.hpp"
 
@@ -87,6 +89,7 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.turned = cut.one_result ? w.take<float>(cut.tile * s.dim_qk) : nullptr;
   s.sums = cut.one_result ? w.take<float>(cut.heads * s.padded_rows * s.dim_v) : nullptr;
   s.mods = {};
+  s.tiles = p.mask_mod.empty() ? nullptr : w.take<Tile>(cut.heads * chunks_at_most(p, cut));
   if (!p.score_mod.empty() || !p.mask_mod.empty()) {
     s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
     s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
@@ -152,7 +155,10 @@ class State final : public PlanState, public OfQueries {
     const DecodeCut cut = cut_of(a, entries);
     const Booked b = book(w, *problem, cut, executor.workers());
     const ScoreUnit unit = decode_unit(*problem);
-    const DecodeJob job{*problem, a, cut, b.partials, b.scratch, score_params(*problem, a, mods_.get()), unit, entries};
+    const std::optional<MaskBounds> bounds = mask_bounds_of(*problem, a, *mods_);
+    const DecodeJob job{*problem,   a,         cut,
+                        b.partials, b.scratch, score_params(*problem, a, mods_.get()),
+                        unit,       entries,   bounds ? &*bounds : nullptr};
     parallel(executor, cut.tasks(static_cast<std::int64_t>(entries.size())), [&](std::int64_t t, int worker) {
       const FlushToZero mode;
       task_(job, t, worker);

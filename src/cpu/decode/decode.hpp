@@ -14,6 +14,7 @@
 #include "cpu/common/queries.hpp"
 #include "cpu/common/score_unit.hpp"
 #include "expression/eval.hpp"
+#include "expression/mask_bounds.hpp"
 #include "problem/attention/score.hpp"
 
 namespace onepass::cpu {
@@ -50,7 +51,10 @@ struct DecodeScratch {
   float* packed;                                        // [tile][dim]: rows whose length does not fill vectors
   float *turned, *sums;                                 // one_result-inl.h: [dim_qk][tile], and as o
   ExprMemory<float> mods;                               // of score_mod and mask_mod
+  Tile* tiles;                                          // [heads][chunks]: how a mask_mod shows the task's chunks
 };
+// The most chunks of a task, which may begin within one.
+inline std::int64_t chunks_at_most(const Problem& p, const DecodeCut& cut) { return p.seq_k / cut.chunk + 2; }
 DecodeScratch book_decode(Workspace& workspace, const Problem& problem, const DecodeCut& cut);
 
 struct DecodeJob {
@@ -62,6 +66,7 @@ struct DecodeJob {
   ScoreParams params;
   ScoreUnit unit;
   const std::vector<std::int64_t>& entries;  // of the batch, in the order of tasks
+  const MaskBounds* mask_bounds = nullptr;   // of a mask_mod
 };
 
 using DecodeTask = void (*)(const DecodeJob& job, std::int64_t task, int worker);

@@ -15,6 +15,7 @@
 #include "cpu/decode/decode.hpp"
 #include "cpu/decode/scores-inl.h"
 #include "cpu/decode/tile-inl.h"
+#include "cpu/decode/walk-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -57,6 +58,17 @@ class DecodeRows {
     unmasked_ = {band_.keys_of(seq_.seq_q - 1).lo,
                  std::min<Index>(band_.keys_of(0).hi, seq_.seq_k - params_.tree.drafts)};
     features_ = params_.transforms() || params_.hides();
+    if (job.mask_bounds && rows_ > 0 && keys_.lo < keys_.hi) look_at_mask(*job.mask_bounds);
+  }
+
+  void look_at_mask(const MaskBounds& bounds) {
+    const std::int64_t first = one_result_ ? keys_.lo / cut_.chunk * cut_.chunk : keys_.lo;
+    tiles_ = {scratch_.tiles, first, cut_.chunk, chunks_at_most(p_, cut_)};
+    for (std::int64_t h = 0; h < heads_; ++h) {
+      const std::int64_t head = (head_lo_ + h) * p_.group();
+      bounds.classify_tiles({batch_, batch_, head, head + p_.group() - 1, 0, seq_.seq_q - 1, first, keys_.hi - 1},
+                            seq_.seq_q, cut_.chunk, scratch_.tiles + h * tiles_.count, tiles_.count);
+    }
   }
 
   // Returns true if a row of a head has an output that is not finite, and weights that are.
@@ -215,6 +227,7 @@ class DecodeRows {
   BandMask band_;
   std::int64_t batch_ = 0, head_lo_ = 0, heads_ = 0, split_ = 0, rows_ = 0;
   Range keys_, unmasked_;
+  ChunkTiles tiles_;
   bool features_ = false, checked_ = false;
 };
 

@@ -29,7 +29,8 @@ struct DecodeRow {
 struct DecodeChunk {
   std::int64_t at = 0;
   int count = 0;
-  int padded = 0;  // scores that exist: count rounded up to whole vectors
+  int padded = 0;              // scores that exist: count rounded up to whole vectors
+  Tile shown = Tile::partial;  // how a mask_mod shows it
 };
 
 // The factor of q by which a dot product is the score, or the argument of softcap's tanh; for one result per row the
@@ -117,7 +118,8 @@ struct ChunkScores {
     }
     const ExprTile<float> tile{scores, R, R, c.count, static_cast<std::int32_t>(batch), c.at, head, token};
     if (params.mods->score.given()) change_scores(params.mods->score, a, memory, tile);
-    if (params.mods->mask.given()) hide(params.mods->mask, a, memory, tile, onepass::Arith<float>::neg_inf());
+    if (params.mods->mask.given() && c.shown != Tile::full)
+      hide(params.mods->mask, a, memory, tile, onepass::Arith<float>::neg_inf());
   }
 
   // By the boolean mask, the tree, and what the band leaves of the chunk; what lies beyond the last key is hidden too.

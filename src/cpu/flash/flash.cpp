@@ -12,6 +12,7 @@
 #include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
 #include "base/parallel.hpp"
+#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/one_result.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/queries.hpp"
@@ -259,10 +260,6 @@ void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int
   const MaskBox box{task.batch, task.batch, head, head + group - 1, row / group, (row + rows - 1) / group,
                     first,      end - 1};
   call.mask_bounds->classify_tiles(box, rows, call.geometry.block, tiles, 0);
-}
-std::optional<MaskBounds> mask_bounds_of(const Problem& p, const Tensors& a, const Mods& mods) {
-  if (!mods.mask.given()) return {};
-  return std::optional<MaskBounds>(std::in_place, mods.mask, a.mod_buffers, 8 * p.batch * (p.seq_q + p.seq_k));
 }
 
 Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int panels) {

@@ -94,8 +94,6 @@ inline std::int64_t tiles_of(const Problem& p, const Geometry& g) { return ceil_
 // The states of blocks of keys from `first` to the one that holds end - 1, for `rows` rows of the task from `row` on.
 void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
                   std::int64_t end, Tile* tiles);
-// A call's bounds of its mask_mod. Buffers of 8 elements for each row and key are worth reading.
-std::optional<MaskBounds> mask_bounds_of(const Problem& problem, const Tensors& arguments, const Mods& mods);
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
 Scratch book_tiles(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);  // not q to l
 
