@@ -30,6 +30,11 @@ struct AttentionTensors {
   Tensor recomputed{};      // int32 of lse's shape: 1 where a row left unified_max's range, else 0
   ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
   ConstTensor bool_mask{};  // bool, same shapes; true = may attend
+  // int32 [batch|1, heads_q|1, tiles of rows|1, tiles of keys|1], any strides: a tile of Attention::mask_tile_q rows
+  // and mask_tile_k keys is empty (0: hides all of its elements), full (2: mask_mod is not evaluated and counts as
+  // true), or mixed (any other number). The other masks hold in all tiles. Positions count within a sequence, as in a
+  // mask_mod. BlockMask::states() (onepass/block_mask.hpp) makes it.
+  ConstTensor block_mask{};
   ConstTensor alibi_slopes{};  // fp32 [heads_q] or [batch, heads_q]: s -= slope * |a(i) - j|
   ConstTensor sinks{};         // fp32 [heads_q]: logits that join the denominator only
   // fp32 factors of fp8_e4m3 tensors, [batch|1, heads|1, blocks|1] with blocks of 128 rows of a sequence and the heads

@@ -53,6 +53,19 @@ struct BlockMask {
   double sparsity() const {
     return tiles() == 0 ? 0.0 : 1.0 - static_cast<double>(mixed.count() + full.count()) / static_cast<double>(tiles());
   }
+  // [batch][heads][row_tiles][key_tiles], as AttentionTensors::block_mask has them: 0 empty, 1 mixed, 2 full. A call of
+  // tiles other than 128 x 128 says so: Attention::mask_tile_q and mask_tile_k.
+  std::vector<std::int32_t> states() const {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(tiles()));
+    std::int32_t state = 0;
+    for (const TileLists* lists : {&mixed, &full}) {
+      ++state;
+      for (std::int64_t i = 0; i + 1 < static_cast<std::int64_t>(lists->begin.size()); ++i)
+        for (const std::int32_t tile : lists->of(i))
+          all[static_cast<std::size_t>(i * shape.key_tiles() + tile)] = state;
+    }
+    return all;
+  }
   friend bool operator==(const BlockMask&, const BlockMask&) = default;
 };
 

@@ -156,6 +156,10 @@ typedef struct onepass_options {
    * parent among them, -1 if it has none. A draft sees the keys before all drafts, its ancestors and itself. Requires
    * ONEPASS_CAUSAL_BOTTOM_RIGHT. */
   const onepass_tensor* tree;
+  /* int32 [batch|1, heads_q|1, tiles of rows|1, tiles of keys|1]: 0 is an empty tile, which hides all of its elements,
+   * 2 a full one, in which mask_mod counts as true, and any other number a mixed one. */
+  const onepass_tensor* block_mask;
+  int64_t mask_tile_q, mask_tile_k; /* rows and keys of its tiles; 0: 128 */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

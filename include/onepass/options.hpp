@@ -40,6 +40,9 @@ struct Fp8Options {
   friend bool operator==(const Fp8Options&, const Fp8Options&) = default;
 };
 
+// Rows and keys of a tile of a block mask whose call says nothing of them.
+inline constexpr std::int64_t kMaskTile = 128;
+
 // The options of a call, besides the facts that its tensors give.
 struct Attention {
   Band band{};                    // causal alignment and window
@@ -54,6 +57,8 @@ struct Attention {
   // C++ expressions over batch, head, q_index, k_index (in their sequence), mod_buffers: docs/features/score_mod.md.
   std::string score_mod{};  // the new score, from `score`: scaled, capped and biased, in natural units
   std::string mask_mod{};   // true where a query may attend to a key; joins the other masks
+
+  std::int64_t mask_tile_q = 0, mask_tile_k = 0;  // rows and keys of a tile of block_mask; 0: kMaskTile
 
   // Packed sequences and sequences in pages: upper bounds of their lengths; 0: the longest, on a device all tokens. A
   // plan serves all lengths within them. Lengths beyond are refused on the CPU and must not occur on a device.

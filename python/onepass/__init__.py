@@ -61,6 +61,9 @@ def attention(
     align_offset=None,
     window=None,
     bool_mask=None,
+    block_mask=None,
+    mask_tile_q=None,
+    mask_tile_k=None,
     bias=None,
     alibi_slopes=None,
     sinks=None,
@@ -114,6 +117,11 @@ def attention(
         the queries follow (ONNX ``is_causal`` with ``past_key``); negative, or beyond the last key, is fine.
       window: ``(left, right)``, the number of keys visible on either side of the diagonal; -1 is unbounded.
       bool_mask: bool, broadcastable to ``[batch, heads_q, seq_q, seq_k]``; True means *may attend*.
+      block_mask: a ``BlockMask``, whose mask_mod counts unless one is given, or int32 (int64 is converted),
+        broadcastable to ``[batch, heads_q, tiles of queries, tiles of keys]``: 0 is an empty tile, in which nothing is
+        visible, 2 a full one, in which mask_mod is not evaluated, and 1 a mixed one. The other masks hold in every
+        tile.
+      mask_tile_q, mask_tile_k: queries and keys of a tile of an array; None is 128.
       bias: float32, float16 or bfloat16, broadcastable like bool_mask; added to the scaled scores.
       alibi_slopes: float32 ``[heads_q]`` or ``[batch, heads_q]``; scores lose ``slope * |distance|``.
       sinks: float32 ``[heads_q]``; a logit per head that joins the softmax's denominator only. float16, bfloat16 and

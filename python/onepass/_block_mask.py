@@ -1,6 +1,7 @@
 """Block masks: which tiles of rows and keys a mask leaves."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,6 +73,41 @@ class BlockMask:
         for value, lists in ((1, self.mixed), (2, self.full)):
             states[np.repeat(np.arange(len(states)), np.diff(lists.begin)), lists.tiles] = value
         return states.reshape(self.batch, self.heads, self.row_tiles, self.key_tiles)
+
+    def in_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """block_mask, mask_tile_q, mask_tile_k, mask_mod and mod_buffers of a call whose block_mask this is.
+
+        Its mask_mod is the call's, unless that has one. The array of states is made once for each device.
+        """
+        for name in ("mask_tile_q", "mask_tile_k"):
+            if given[name] is not None:
+                raise ValueError(f"{name} must be None with a BlockMask, which has its own tiles (got {given[name]!r})")
+        own = self.mask_mod is not None and given["mask_mod"] is None
+        buffers = given["mod_buffers"]
+        if own and self.mod_buffers:
+            buffers = {**dict(_options.mod_items(buffers or {})), **self.mod_buffers}
+        return {
+            "block_mask": self._states_like(given["q"]),
+            "mask_tile_q": self.tile_q,
+            "mask_tile_k": self.tile_k,
+            "mask_mod": self.mask_mod if own else given["mask_mod"],
+            "mod_buffers": buffers,
+        }
+
+    def _states_like(self, q: Any) -> Any:
+        """states() in int32, of the kind and on the device of q."""
+        torch = sys.modules["torch"] if _devices.is_torch(q) else None
+        place = q.device if torch else _devices.cuda_index(q)
+        made = self.__dict__.setdefault("_made", {})  # by place
+        if place not in made:
+            states = self.states().astype(np.int32)
+            if torch:
+                states = torch.from_numpy(states).to(place)
+            elif _devices.is_cupy(q):
+                with sys.modules["cupy"].cuda.Device(place):
+                    states = sys.modules["cupy"].asarray(states)
+            made[place] = states
+        return made[place]
 
     def __repr__(self) -> str:
         return (

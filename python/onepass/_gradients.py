@@ -27,6 +27,9 @@ def attention_backward(
     align_offset: Any = None,
     window: Any = None,
     bool_mask: Any = None,
+    block_mask: Any = None,
+    mask_tile_q: int | None = None,
+    mask_tile_k: int | None = None,
     bias: Any = None,
     alibi_slopes: Any = None,
     sinks: Any = None,
@@ -63,10 +66,10 @@ def attention_backward(
       into: a dict of arrays by the names in grads, to write those into; they share no memory with an input or each
         other. By default new arrays of the inputs' kind, in their memory order.
       deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
-      mask, align_offset, window, bool_mask, bias, alibi_slopes, sinks, scale, softcap, dropout_p, seed,
-        dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod, mask_mod, mod_buffers, layout,
-        implementation, threads: as ``attention`` took them. layout also holds for dout, dlse and the gradients. Buffers
-        of expressions have no gradients.
+      mask, align_offset, window, bool_mask, block_mask, mask_tile_q, mask_tile_k, bias, alibi_slopes, sinks, scale,
+        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod,
+        mask_mod, mod_buffers, layout, implementation, threads: as ``attention`` took them. layout also holds for dout,
+        dlse and the gradients. Buffers of expressions have no gradients.
 
     Returns:
       The gradients in the order of grads, ``(dq, dk, dv)`` by default. dbias has the shape of bias: sums over what it

@@ -19,7 +19,7 @@ _DATA = ("q", "k", "v")
 _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPUTS)
 _CACHE = tuple(name for name, _ in _options._CACHE_INPUTS)
 _FACTORS = tuple(name for name, _ in _options._FP8_INPUTS)
-_SCORES = ("bias", "bool_mask")
+_SCORES = ("bias", "bool_mask", "block_mask")
 _DIFFERENTIABLE = (*_DATA, "bias", "alibi_slopes", "sinks")
 _MOD = "mod:"
 

@@ -156,6 +156,10 @@ def _bound(name: str, x: Any) -> Any:
     return integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
 
 
+def _tile(name: str, x: Any) -> Any:
+    return integer(name, x, 1, 2**31 - 1, "None (128) or a positive integer")
+
+
 def _align_offset(mask: str | None, align: Any, offset: Any) -> Any:
     if (align == _OFFSET) != (offset is not None):
         masks = "'causal_offset' or 'aligned_offset'"
@@ -217,6 +221,8 @@ def _mask_sentence(mask: str | None) -> str:
 
 def options(place: Any, given: dict[str, Any]) -> Any:
     """The extension's arguments, from the keyword arguments of attention by name."""
+    if hasattr(given["block_mask"], "in_call"):  # a BlockMask
+        given = {**given, **given["block_mask"].in_call(given)}
     if callable(given["score_mod"]) or callable(given["mask_mod"]):
         given = {**given, **texts(given)}
     mask = given["mask"]
@@ -241,6 +247,7 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "dropout_start": _NOWHERE if given["dropout_start"] is None else _dropout_start(given["dropout_start"]),
+        **{name: 0 if given[name] is None else _tile(name, given[name]) for name in ("mask_tile_q", "mask_tile_k")},
         "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
         "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
         "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
+from ._block_mask import BlockMask
+
 _Array = TypeVar("_Array")
 
 Layout = Literal["bhsd", "bshd"]
@@ -15,6 +17,9 @@ class BackwardOptions(TypedDict, Generic[_Array], total=False):
     align_offset: int | None
     window: tuple[int, int] | None
     bool_mask: _Array | None
+    block_mask: _Array | BlockMask | None
+    mask_tile_q: int | None
+    mask_tile_k: int | None
     bias: _Array | None
     alibi_slopes: _Array | None
     sinks: _Array | None

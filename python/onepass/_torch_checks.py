@@ -98,6 +98,9 @@ def _without_values(name: str, x: Any) -> Any:
         raise TypeError(f"{name} must be float32, float16 or bfloat16 (got {dtype})") from None
 
 
+_BOUNDS = ("mask_tile_q", "mask_tile_k", "max_seqlen_q", "max_seqlen_k")
+
+
 def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
     """Raise what the call would raise when it runs: devices, and what shapes and dtypes alone show.
 
@@ -111,7 +114,7 @@ def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
     mods = [
         (name, _without_values("mod buffer", x) if x.dtype in _MOD_DTYPES and x.dim() else None) for name, x in buffers
     ]
-    sides = {name: _known(getattr(c, name)) for name in ("align_offset", "max_seqlen_q", "max_seqlen_k")}
+    sides = {name: _known(getattr(c, name)) for name in ("align_offset", *_BOUNDS)}
     window = _known(c.window_left), _known(c.window_right)
     if None in window or any(x is None for x in (*arrays.values(), *(x for _, x in mods))):
         return  # the kernel looks at them

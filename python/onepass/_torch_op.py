@@ -22,7 +22,7 @@ DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
 CACHE, FP8 = (tuple(name for name, _ in rows) for rows in (_options._CACHE_INPUTS, _options._FP8_INPUTS))
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k")
 # random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
-INPUTS = (*DIFFERENTIABLE, "bool_mask", *_PACKED, *CACHE, *FP8, "random_seed")
+INPUTS = (*DIFFERENTIABLE, "bool_mask", "block_mask", *_PACKED, *CACHE, *FP8, "random_seed")
 _OPTIONS = (  # type in a schema, name, default
     ("Tensor[]?", "mod_buffers", None),
     ("str?", "mod_names", None),  # joined by commas
@@ -35,6 +35,8 @@ _OPTIONS = (  # type in a schema, name, default
     ("float", "dropout_p", 0.0),
     ("int", "seed", 0),
     ("SymInt[]?", "dropout_start", None),
+    ("SymInt?", "mask_tile_q", None),
+    ("SymInt?", "mask_tile_k", None),
     ("SymInt?", "max_seqlen_q", None),
     ("SymInt?", "max_seqlen_k", None),
     ("bool", "batch_invariant", False),
@@ -123,11 +125,12 @@ def _arguments(c: Any) -> dict[str, Any]:
             )
         seed = int(c.random_seed)
     return {
-        **{name: _readable(getattr(c, name)) for name in ("bias", "alibi_slopes", "sinks", "bool_mask")},
+        **{name: _readable(getattr(c, name)) for name in ("bias", "alibi_slopes", "sinks", "bool_mask", "block_mask")},
         **{
             name: getattr(c, name)
             for name in ("cu_seqlens_q", "cu_seqlens_k", "mask", "align_offset", "scale", "softcap", "dropout_p")
-            + ("dropout_start", "max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod", "implementation")
+            + ("dropout_start", "mask_tile_q", "mask_tile_k", "max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod")
+            + ("implementation",)
         },
         "threads": _threads(c.q, c.threads),
         "window": window,

@@ -44,6 +44,9 @@ def attention(
     align_offset=None,
     window=None,
     bool_mask=None,
+    block_mask=None,
+    mask_tile_q=None,
+    mask_tile_k=None,
     bias=None,
     alibi_slopes=None,
     sinks=None,
@@ -111,6 +114,9 @@ def attention(
         _unknown.refuse("onepass.jax.attention", unknown, attention.__kwdefaults__)
     if Quantized in (type(q), type(k), type(v)):
         given.update(zip(NAMES, carried(q, k, v, q_descale, k_descale, v_descale, v_mean, fp8)))
+    if hasattr(block_mask, "in_call"):  # a BlockMask
+        given.update(block_mask.in_call(given))
+        mask_mod = given["mask_mod"]
     if callable(score_mod) or callable(mask_mod):
         given.update(texts(given, jaxpr.call_with))
     names, arrays = _jax_call.operands(given)

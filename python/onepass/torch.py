@@ -52,6 +52,9 @@ def attention(
     align_offset=None,
     window=None,
     bool_mask=None,
+    block_mask=None,
+    mask_tile_q=None,
+    mask_tile_k=None,
     bias=None,
     alibi_slopes=None,
     sinks=None,
@@ -109,6 +112,8 @@ def attention(
         q, k, v, q_descale, k_descale, v_descale, v_mean = carried(
             q, k, v, q_descale, k_descale, v_descale, v_mean, fp8
         )
+    if block_mask is not None and not isinstance(block_mask, torch.Tensor) and hasattr(block_mask, "in_call"):
+        block_mask, mask_tile_q, mask_tile_k, mask_mod, mod_buffers = block_mask.in_call(locals()).values()
     if callable(score_mod) or callable(mask_mod):
         score_mod, mask_mod, mod_buffers = texts(locals()).values()
     if recomputed is not None or (out is not None and dropout_p):
@@ -131,6 +136,7 @@ def attention(
         alibi_slopes,
         sinks,
         bool_mask,
+        block_mask,
         cu_seqlens_q,
         cu_seqlens_k,
         seqused_k,
@@ -152,6 +158,8 @@ def attention(
         dropout_p,
         _signed(seed) if seed else 0,
         dropout_start,
+        mask_tile_q,
+        mask_tile_k,
         max_seqlen_q,
         max_seqlen_k,
         batch_invariant,

@@ -118,7 +118,7 @@ std::string explain_fp8(const nb::dict& options, const nb::dict& fp8, const std:
 std::string explain(const nb::dict& options, const std::string& target) {
   const Call call(options);
   const Problem problem = problem_of(call.tensors, call.attention);
-  return target.empty() ? onepass::explain(problem) : explain_for(target, problem);
+  return target.empty() ? onepass::explain(problem, &call.tensors) : explain_for(target, problem);
 }
 
 std::string explain_line(const std::string& line, const std::string& target) {

@@ -76,6 +76,10 @@ Bounds BufferBounds::element(std::int64_t row, std::int64_t i) const {
 Bounds BufferBounds::in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) const {
   Bounds sum = element(row, lo);
   std::int64_t end = hi + 1;
+  if (levels_.empty()) {
+    while (lo < end) sum = interval::either(sum, element(row, lo++));
+    return sum;
+  }
   while (lo < end && lo % kGroup != 0) sum = interval::either(sum, element(row, lo++));
   while (lo < end && end % kGroup != 0 && end != length_) sum = interval::either(sum, element(row, --end));
   if (lo >= end) return sum;
@@ -91,16 +95,16 @@ Bounds BufferBounds::in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) 
 }
 
 Bounds BufferBounds::of(const Bounds* at) const {
-  if (levels_.empty()) return all_;
-  std::int64_t lo[kMaxRank], hi[kMaxRank], rows = 1;
+  if (rows_ * length_ == 0) return all_;
+  std::int64_t lo[kMaxRank]{}, hi[kMaxRank]{}, rows = 1;
   for (int d = 0; d < tensor_.rank; ++d) {  // an index beyond the buffer reads its nearest element
     const double last = static_cast<double>(tensor_.shape[d] - 1);
     lo[d] = static_cast<std::int64_t>(std::clamp(at[d].lo, 0.0, last));
     hi[d] = static_cast<std::int64_t>(std::clamp(at[d].hi, 0.0, last));
     if (d + 1 < tensor_.rank) rows *= hi[d] - lo[d] + 1;
   }
-  if (rows > kMostRows) return all_;
   const int last = tensor_.rank - 1;
+  if (rows > kMostRows || (levels_.empty() && rows * (hi[last] - lo[last] + 1) > kMostRead)) return all_;
   Bounds sum{};
   for (std::int64_t n = 0; n < rows; ++n) {
     std::int64_t rest = n, row = 0, scale = 1;

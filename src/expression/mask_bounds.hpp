@@ -16,13 +16,14 @@ namespace onepass {
 // and so on.
 class BufferBounds {
  public:
-  // A buffer of more than `most` elements is not read: its elements may be anything of their type.
+  // A buffer of more than `most` elements is read when it is asked for, if the range is small.
   BufferBounds(const ConstTensor& tensor, std::int64_t most);
   // at: bounds of the index in each dimension.
   interval::Bounds of(const interval::Bounds* at) const;
 
  private:
   static constexpr std::int64_t kGroup = 16, kMostRows = 64;  // elements of a group; rows of the last dimension
+  static constexpr std::int64_t kMostRead = 1024;  // elements of a range of a buffer that was not read before
   interval::Bounds element(std::int64_t row, std::int64_t i) const;
   interval::Bounds in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) const;
 
@@ -41,7 +42,7 @@ struct MaskBox {
 // A call's mask_mod. Many threads may ask at a time.
 class MaskBounds {
  public:
-  // most: buffers of more elements are not read.
+  // most: of buffers of more elements no levels are made, which would take longer than the rest of a call.
   MaskBounds(const Expression& mask, std::span<const NamedTensor> buffers, std::int64_t most);
 
   // skip: the mask hides every element of the box. full: it hides none. partial: neither is known.

@@ -13,6 +13,7 @@
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "plan/plan.hpp"
+#include "problem/block_mask.hpp"
 #include "problem/checks/tensor_checks.hpp"
 #include "problem/implementation.hpp"
 #include "problem/roles.hpp"
@@ -98,24 +99,38 @@ Plan make_plan(const Problem& problem, std::string_view implementation, const Ex
   return plan::plan_for(request, implementation);
 }
 
-// The tiles that a mask_mod leaves, a line; nothing without one.
-static std::string tiles_of(const Problem& p) {
-  if (p.mask_mod.empty()) return {};
-  if (!p.mod_buffers.empty()) return "mask_mod: the number of empty tiles depends on the buffers\n";
+// The tiles that a block_mask and a mask_mod leave, a line; nothing without them. tensors: those of a call, if there is
+// one.
+static std::string tiles_of(const Problem& p, const Tensors* tensors) {
+  const std::string what = !p.block_mask ? "mask_mod" : p.mask_mod.empty() ? "block_mask" : "block_mask and mask_mod";
+  const Problem masked = without_block_mask(p);
+  if (masked.mask_mod.empty()) return {};
+  const bool known = tensors && p.device.kind == DeviceKind::cpu;
+  if (!masked.mod_buffers.empty() && !known)
+    return what + ": the number of empty tiles depends on the " + (p.block_mask ? "tensors\n" : "buffers\n");
   try {
-    const BlockMask m = block_mask(p.mask_mod, {}, {.seq_q = p.seq_q, .seq_k = p.seq_k});
-    return text("mask_mod: ", m.tiles() - m.mixed.count() - m.full.count(), " of ", m.tiles(),
-                " tiles of 128 x 128 are empty, ", m.full.count(), " need no mask (head 0, batch entry 0)\n");
-  } catch (const Error&) {  // text for the CUDA compiler alone
-    return "mask_mod: only the CUDA compiler reads it, so no tile is known to be empty\n";
+    const BlockMaskShape shape{.batch = p.block_mask && p.block_mask->batch ? p.batch : 1,
+                               .heads = p.block_mask && p.block_mask->heads ? p.heads_q : 1,
+                               .seq_q = p.seq_q,
+                               .seq_k = p.seq_k,
+                               .tile_q = p.tile_q(),
+                               .tile_k = p.tile_k()};
+    std::vector<NamedTensor> buffers;
+    if (known) buffers = without_block_mask(p, *tensors).mod_buffers;
+    const BlockMask m = block_mask(masked.mask_mod, buffers, shape);
+    return text(what, ": ", m.tiles() - m.mixed.count() - m.full.count(), " of ", m.tiles(), " tiles of ", shape.tile_q,
+                " x ", shape.tile_k, " are empty, ", m.full.count(), " need no mask",
+                shape.batch * shape.heads == 1 ? " (head 0, batch entry 0)\n" : "\n");
+  } catch (const Error&) {  // text for the CUDA compiler alone, or an empty tensor
+    return what + ": only the CUDA compiler reads it, so no tile is known to be empty\n";
   }
 }
 
-std::string explain(const Problem& problem) {
+std::string explain(const Problem& problem, const Tensors* tensors) {
   const Request request = request_for(problem, problem.op->kernels_of ? workers_of(default_executor()) : 1);
   std::string why;
   const auto rows = plan::implementations(problem, request.workers, &why);
-  std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n") + tiles_of(problem);
+  std::string out = to_string(problem) + "\n" + why + (why.empty() ? "" : "\n") + tiles_of(problem, tensors);
   bool chosen = false;
   for (const Implementation* row : rows) {
     const Decision decision = decide(*row, request);

@@ -11,7 +11,7 @@ namespace onepass {
 
 [[nodiscard]] Plan make_plan(const Problem& problem, std::string_view implementation = {},
                              const Executor* executor = nullptr);
-std::string explain(const Problem& problem);
+std::string explain(const Problem& problem, const Tensors* tensors = nullptr);  // of a call
 std::string explain_for(std::string_view target, const Problem& problem);
 
 // Those of a plan; throws Error (bad_value) if it is empty.

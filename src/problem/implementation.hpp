@@ -71,9 +71,17 @@ inline bool computes(const Implementation& row, Op op) {
   return row.op == op || (op->kernels_of && row.op == *op->kernels_of);
 }
 
+Decision decide_without_block_mask(const Request&, Decision (*decided)(const Implementation&, const Request&),
+                                   const Implementation&);  // problem/block_mask.hpp
+
 // The row's decision, with what every state knows of its plan.
 inline Decision decide(const Implementation& row, const Request& request) {
   if (!computes(row, request.problem->op)) return Decision::no("computes another operator");
+  if (request.problem->block_mask) {
+    Decision d = decide_without_block_mask(request, decide, row);
+    if (d) d.state->implementation = row.name, d.state->workers = request.workers;
+    return d;
+  }
   if (request.problem->unified_max && !row.unified_max) return Decision::no("does not support unified_max");
   if (!row.attention != !request.problem->fp8)
     return Decision::no(row.attention ? "requires the option fp8" : "does not quantize q, k and v");

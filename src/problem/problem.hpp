@@ -82,9 +82,10 @@ enum class Role : std::uint8_t {
   sin,
   q_out,
   slot_mapping,
-  positions
+  positions,
+  block_mask
 };
-inline constexpr std::size_t kRoles = 46;
+inline constexpr std::size_t kRoles = 47;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -98,6 +99,7 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
                                                     // pages: [page, heads, token of the page, dim]
   Dims lse{};                                       // [batch, heads, seq]; packed: batch stride 0
   Dims bias{}, bool_mask{};                         // [batch, heads, rows, keys]
+  Dims block_mask{};                                // [batch, heads, tiles of rows, tiles of keys]
   Dims alibi_slopes{};                              // [batch, heads]
   Dims sinks{};                                     // [heads]
   Dims q_descale{}, k_descale{}, v_descale{};       // [batch, heads, blocks]
@@ -135,7 +137,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   std::optional<DescaleSpec> v_mean;  // of an fp8_e4m3 v, what was taken out of it: [batch, heads, columns]; none: 0
   Device device{};
   std::optional<BiasSpec> bias;
-  std::optional<BroadcastDims> bool_mask;
+  std::optional<BroadcastDims> bool_mask, block_mask;  // block_mask: rows and keys are tiles
   bool alibi = false, sinks = false;
   std::vector<ModBuffer> mod_buffers;  // what score_mod and mask_mod read besides positions and the score
   bool want_lse = false;               // forward, merge, softmax: write it. A backward always reads it
@@ -161,6 +163,8 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
 
   friend bool operator==(const Problem&, const Problem&) = default;
 
+  std::int64_t tile_q() const { return mask_tile_q == 0 ? kMaskTile : mask_tile_q; }  // of block_mask
+  std::int64_t tile_k() const { return mask_tile_k == 0 ? kMaskTile : mask_tile_k; }
   bool paged() const { return page_size > 0; }
   bool packed_k() const { return varlen && !seqused && !paged(); }               // k and v are [total_k, heads, dim]
   DType key_dtype() const { return kv_dtype.value_or(dtype); }                   // of k and v

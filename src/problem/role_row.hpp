@@ -32,9 +32,11 @@ enum class Axis : std::uint8_t {
   k,  // of a flat GEMM
   positions,
   pairs,  // of columns that are rotated
-  drafts
+  drafts,
+  mask_rows,  // tiles of a block mask
+  mask_keys
 };
-inline constexpr std::size_t kAxes = 22;
+inline constexpr std::size_t kAxes = 24;
 using Axes = std::array<Axis, kMaxRank>;
 
 // q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it.
@@ -100,10 +102,11 @@ using enum Axis;
 inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq_k, dim_qk},
     kV{batch, heads_kv, seq_k, dim_v}, kOut{batch, heads_q, seq_q, dim_v}, kScores{batch, heads_q, seq_q, seq_k},
     kRows{batch, heads_q, seq_q}, kSlopes{batch, heads_q}, kHeads{heads_q}, kBoundaries{boundaries}, kBatch{batch},
-    kPageTable{batch, max_pages}, kTree{batch, drafts}, kDescalesQ{batch, heads_q, blocks_q},
-    kDescalesK{batch, heads_kv, blocks_k}, kMeanOfV{batch, heads_kv, dim_v}, kMeans{batch, heads_q, seq_k},
-    kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k}, kColumns{n}, kNewK{batch, heads_kv, seq_q, dim_qk},
-    kNewV{batch, heads_kv, seq_q, dim_v}, kRotation{positions, pairs}, kTokens{total_q};
+    kPageTable{batch, max_pages}, kTree{batch, drafts}, kTiles{batch, heads_q, mask_rows, mask_keys},
+    kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k}, kMeanOfV{batch, heads_kv, dim_v},
+    kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k}, kColumns{n},
+    kNewK{batch, heads_kv, seq_q, dim_qk}, kNewV{batch, heads_kv, seq_q, dim_v}, kRotation{positions, pairs},
+    kTokens{total_q};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk}, kPackedNewV{total_q, heads_kv, dim_v},
     kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};

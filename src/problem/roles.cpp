@@ -33,7 +33,9 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"k", "row length"},
                                       {"positions", "number of positions"},
                                       {"rotary_dim / 2", "number of columns"},
-                                      {"drafts", "number of drafts"}};
+                                      {"drafts", "number of drafts"},
+                                      {"ceil(seq_q / mask_tile_q)", "number of tiles of rows"},
+                                      {"ceil(seq_k / mask_tile_k)", "number of tiles of keys"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -107,6 +109,8 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::positions: return p.positions;
     case Axis::pairs: return p.rotary_dim / 2;
     case Axis::drafts: return p.drafts;
+    case Axis::mask_rows: return mask_tiles(p.seq_q, p.tile_q());
+    case Axis::mask_keys: return mask_tiles(p.seq_k, p.tile_k());
   }
   return 1;
 }
@@ -146,7 +150,9 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
   s.rank = rank_of(axes);
   for (int i = 0; i < s.rank; ++i) s.size[i] = size_of(axes[i], p);
   if (row.fit == Fit::broadcast) {
-    const BroadcastDims& dims = row.gradient_of == Role::bias ? p.bias->spans : *p.bool_mask;
+    const BroadcastDims& dims = row.gradient_of == Role::bias  ? p.bias->spans
+                                : row.role == Role::block_mask ? *p.block_mask
+                                                               : *p.bool_mask;
     for (int i = 0; i < s.rank; ++i)
       if (!spans(dims, i)) s.size[i] = 1;
   }

@@ -108,6 +108,10 @@ bool is_asked(const Gradients& gradients, Role gradient);  // false of what is n
 // v_mean too, whose third dimension is columns.
 std::optional<DescaleSpec> descale_of(const Problem& problem, Role role);
 inline constexpr std::int64_t descale_blocks(std::int64_t rows) { return ceil_div(rows, kDescaleRows); }
+// Tiles of a block mask along one side; a size below 1 is refused elsewhere.
+inline constexpr std::int64_t mask_tiles(std::int64_t length, std::int64_t tile) {
+  return ceil_div(length, tile < 1 ? 1 : tile);
+}
 
 // The sizes of a problem's tensor as its role has them; of a bias or mask, 1 in dimensions it does not span. rank 0:
 // the problem has none.

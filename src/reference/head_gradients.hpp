@@ -93,13 +93,14 @@ class HeadGradients {
       tile_[c] = {x.value, T(1)};
       inner_[c] = x.derivative;
     }
-    if (params_.mods && n > 0) modify(h, i, lo);
+    if (params_.mods && n > 0) modify(scores, h, i, lo);
     for (std::int64_t c = 0; c < n; ++c) {
-      s_[c] = scores.visible_in_mask(i, lo + c) ? tile_[c].value : Arith<T>::neg_inf();
+      const bool seen = scores.visible_in_mask(i, lo + c) && scores.tile(i, lo + c) != TileStates::empty;
+      s_[c] = seen ? tile_[c].value : Arith<T>::neg_inf();
       outer_[c] = tile_[c].derivative;
     }
   }
-  void modify(std::int64_t h, std::int64_t i, std::int64_t lo) {
+  void modify(const HeadScores& scores, std::int64_t h, std::int64_t i, std::int64_t lo) {
     const auto head = static_cast<std::int32_t>(h), row = static_cast<std::int32_t>(i);
     const ExprTile<Dual<T>> tile{
         tile_.data(), 1,     1,   static_cast<std::int64_t>(tile_.size()), static_cast<std::int32_t>(batch_),
@@ -110,7 +111,11 @@ class HeadGradients {
       return ExprRun<Dual<T>, DualFunctions<ScalarFunctions>>(e, a_.mod_buffers, {numbers_.data(), integers_.data()});
     };
     if (params_.mods->score.given()) run(params_.mods->score).change(tile);
-    if (params_.mods->mask.given()) run(params_.mods->mask).hide(tile, {Arith<T>::neg_inf(), T(0)});
+    if (!params_.mods->mask.given()) return;
+    const auto shown = tile_;
+    run(params_.mods->mask).hide(tile, {Arith<T>::neg_inf(), T(0)});
+    for (std::size_t c = 0; c < shown.size(); ++c)
+      if (scores.tile(i, lo + static_cast<std::int64_t>(c)) == TileStates::full) tile_[c] = shown[c];
   }
 
   // stored: the size of what 16-bit kernels round in this term.

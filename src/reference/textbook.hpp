@@ -120,7 +120,9 @@ struct RowBlock {
     if (params.mods) modify(i, lo);
     const auto tree = scores.tree_row(i);
     for (std::int64_t j = 0; j < count; ++j)
-      s[j] = scores.visible_in_mask(i, lo + j) && tree.sees(lo + j) ? round(s[j]) : Arith<T>::neg_inf();
+      s[j] = scores.visible_in_mask(i, lo + j) && scores.tile(i, lo + j) != TileStates::empty && tree.sees(lo + j)
+                 ? round(s[j])
+                 : Arith<T>::neg_inf();
   }
   void modify(std::int64_t i, std::int64_t lo) {
     const auto h = static_cast<std::int32_t>(head), row = static_cast<std::int32_t>(i);
@@ -133,7 +135,11 @@ struct RowBlock {
     };
     const Mods& mods = *params.mods;
     if (mods.score.given()) run(mods.score).change(tile);
-    if (mods.mask.given()) run(mods.mask).hide(tile, Arith<T>::neg_inf());
+    if (!mods.mask.given()) return;
+    const std::vector<T> shown = s;
+    run(mods.mask).hide(tile, Arith<T>::neg_inf());
+    for (std::size_t j = 0; j < s.size(); ++j)
+      if (scores.tile(i, lo + static_cast<std::int64_t>(j)) == TileStates::full) s[j] = shown[j];
   }
 
   void row(std::int64_t i) {

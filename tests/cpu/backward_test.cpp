@@ -57,7 +57,7 @@ TEST_P(BackwardShapes, EveryKernel) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
-                                         "mods.txt"),
+                                         "mods.txt", "block_masks.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

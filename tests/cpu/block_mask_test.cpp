@@ -1,14 +1,21 @@
 // Whole tiles that a mask_mod hides are not read: NaN and infinity there reach nothing.
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string_view>
+#include <vector>
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
 #include "check/check.hpp"
 #include "onepass/attention.hpp"
+#include "onepass/block_mask.hpp"
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 #include "support/backward_problem.hpp"
@@ -62,6 +69,84 @@ TEST(BlockMask, WhatIsHiddenMayBeNaN) {
       EXPECT_GT(takers, 0) << line;
     }
   }
+}
+
+// A copy of K or V [1, 1, tokens, 64] in fp32, of which tokens [lo, hi) cannot be read: pages have 16 of them.
+class PartlyUnreadable {
+ public:
+  PartlyUnreadable(const ConstTensor& t, std::size_t lo, std::size_t hi)
+      : bytes_(static_cast<std::size_t>(t.shape[2]) * kToken),
+        at_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        tensor_(t) {
+    std::memcpy(at_, t.data, bytes_);
+    tensor_.data = at_;
+    mprotect(static_cast<std::byte*>(at_) + lo * kToken, (hi - lo) * kToken, PROT_NONE);
+  }
+  PartlyUnreadable(const PartlyUnreadable&) = delete;
+  PartlyUnreadable& operator=(const PartlyUnreadable&) = delete;
+  ~PartlyUnreadable() { munmap(at_, bytes_); }
+  const ConstTensor& tensor() const { return tensor_; }
+
+ private:
+  static constexpr std::size_t kToken = 64 * sizeof(float);
+  const std::size_t bytes_;
+  void* const at_;
+  ConstTensor tensor_;
+};
+
+// A read of such a page ends the test.
+TEST(BlockMask, DecodingReadsNoHiddenChunk) {
+  int runs = 0;
+  for (const char* const mask : {"mask_mod={k_index < 576 || k_index >= 3072}", "block_mask=111k mask_tile_k=96"}) {
+    for (const char* const more : {"", " batch_invariant", " unified_max=0"}) {
+      for (const int rows : {1, 4}) {
+        Inputs inputs = make_inputs(parse_problem(text("s", rows, "x4096 d64 lse ", mask, more)), 2);
+        std::array<std::int32_t, 43> states{};
+        std::fill_n(states.begin(), 6, 1), std::fill(states.begin() + 32, states.end(), 2);
+        if (inputs.problem.block_mask) inputs.tensors.block_mask.data = states.data();
+        const ConstTensor k = inputs.tensors.k, v = inputs.tensors.v;
+        for (const ConstTensor& t : {inputs.tensors.q, k, v})  // what the drawn tiles hide is NaN
+          for (std::int64_t i = 0; i < t.elements(); ++i)
+            Inputs::writable<float>(t)[i] = static_cast<float>(i % 101) / 50 - 1;
+        const PartlyUnreadable some_k(k, 576, 3072), some_v(v, 576, 3072);
+        for (const Implementation* row : plan::implementations(kForward)) {
+          if (!std::string_view(row->name).starts_with("cpu.decode")) continue;
+          inputs.tensors.k = k, inputs.tensors.v = v;
+          if (!run_on(*row, inputs, serial_executor())) continue;
+          const auto out = [&] {
+            const auto* const x = static_cast<const float*>(inputs.tensors.out.data);
+            return std::vector<float>(x, x + rows * 64);
+          };
+          const std::vector<float> all = out();
+          inputs.tensors.k = some_k.tensor(), inputs.tensors.v = some_v.tensor();
+          ASSERT_TRUE(run_on(*row, inputs, serial_executor()));
+          EXPECT_EQ(out(), all) << row->name << more;
+          ++runs;
+        }
+      }
+    }
+  }
+  EXPECT_GT(runs, 0);
+}
+
+TEST(BlockMask, ExplainCountsTheTilesOfACall) {
+  const std::vector<float> x(1000 * 64);
+  std::vector<float> y(1000 * 64);
+  const ConstTensor in(x.data(), DType::f32, {1, 1, 1000, 64});
+  AttentionTensors t{.q = in, .k = in, .v = in, .out = Tensor(y.data(), DType::f32, {1, 1, 1000, 64})};
+  const BlockMask mask =
+      block_mask("q_index >= k_index", {}, {.seq_q = 1000, .seq_k = 1000, .tile_q = 100, .tile_k = 250});
+  const std::vector<std::int32_t> states = mask.states();
+  EXPECT_EQ(std::ranges::count(states, 0), 14);
+  EXPECT_EQ(std::ranges::count(states, 1), mask.mixed.count());
+  EXPECT_EQ(std::ranges::count(states, 2), mask.full.count());
+  t.block_mask = ConstTensor(states.data(), DType::i32, {1, 1, 10, 4});
+  const std::string all = explain(t, {.mask_mod = "q_index >= k_index", .mask_tile_q = 100, .mask_tile_k = 250});
+  EXPECT_NE(all.find("\nblock_mask and mask_mod: 14 of 40 tiles of 100 x 250 are empty, " + text(mask.full.count()) +
+                     " need no mask (head 0, batch entry 0)\n"),
+            all.npos)
+      << all;
+  EXPECT_NE(all.find(", block_mask of 100 x 250 tiles"), all.npos) << all;
 }
 
 TEST(BlockMask, ExplainCountsTiles) {

@@ -47,8 +47,8 @@ TEST_P(Conformance, EveryImplementation) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
-                                         "mods.txt", "peers.txt", "quantize.txt", "softmax.txt", "flat_gemm.txt",
-                                         "append.txt"),
+                                         "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "softmax.txt",
+                                         "flat_gemm.txt", "append.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

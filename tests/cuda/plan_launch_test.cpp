@@ -177,8 +177,9 @@ TEST_F(PlannedLaunch, EveryLineOfTheListsIsPlannedOrRefused) {
       planned += d ? 1 : 0;
     }
   };
-  for (const char* list : {"sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "features.txt",
-                           "layouts.txt", "cache.txt", "merge.txt", "mods.txt", "peers.txt", "quantize.txt"}) {
+  for (const char* list :
+       {"sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt", "cache.txt",
+        "merge.txt", "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt"}) {
     for (const std::string& line : test::shapes(list)) {
       const Problem p = parse_problem(line);
       plan(p);

@@ -6,8 +6,10 @@
 #include <fstream>
 
 #include "cuda/compile/cubin_cache.hpp"
+#include "cuda/driver/api.hpp"
 #include "cuda/prebuild.hpp"
 #include "onepass/error.hpp"
+#include "problem/block_mask.hpp"
 #include "problem/problem.hpp"
 
 namespace onepass::cuda {
@@ -173,6 +175,30 @@ TEST(Prebuild, AMaskIsPackedByAKernelOfItsOwn) {
     EXPECT_EQ(kernels[0].program.entry, "pack_mask");
     EXPECT_EQ(kernels[0].program.arch, arch);
   }
+}
+
+// The text that a block mask and a mask_mod become, and kernels of it that NVRTC reads.
+TEST(Prebuild, ABlockMaskIsABufferOfTheMaskMod) {
+  const std::string words = " mask_tile_q=64 mask_tile_k=96 mask_mod={(k_index + head) % 3 != batch}";
+  for (const char* const op : {"fwd", "bwd"}) {
+    const std::string call = std::string(op) + " b2 h4/2 s300x400 d64 bf16";
+    const Problem p = parse_problem(call + " block_mask=b1qk" + words);
+    const Problem masked = without_block_mask(p);
+    EXPECT_EQ(masked.mask_mod,
+              "block_mask[batch, 0, q_index / 64, k_index / 96] != 0 && "
+              "(block_mask[batch, 0, q_index / 64, k_index / 96] == 2 || ((k_index + head) % 3 != batch))");
+    EXPECT_EQ(to_string(masked), call + " mask_mod={" + masked.mask_mod + "} buffer=block_mask:int32:2x1x5x5");
+    const auto kernels = kernels_on("sm_90", p), of_text = kernels_on("sm_90", masked);
+    ASSERT_EQ(kernels.size(), of_text.size());
+    for (std::size_t i = 0; i < kernels.size(); ++i) EXPECT_EQ(key_of(kernels[i].program), key_of(of_text[i].program));
+    ASSERT_EQ(kernels[0].program.entry, "pack_mod");
+    if (nvrtc()) {
+      EXPECT_FALSE(compile(kernels[0].program).bytes.empty());
+    }
+  }
+  Problem named = parse_problem("fwd s8 d8 block_mask=1111 mask_mod={block_mask[0] == 1} buffer=block_mask:int32:3");
+  EXPECT_EQ(without_block_mask(named).mask_mod,
+            "block_mask_[0, 0, 0, 0] != 0 && (block_mask_[0, 0, 0, 0] == 2 || (block_mask[0] == 1))");
 }
 
 }  // namespace

@@ -259,14 +259,16 @@ TEST(BufferBounds, AreThoseOfEveryRun) {
     std::vector<std::int32_t> x(static_cast<std::size_t>(3 * length));
     for (auto& i : x) i = static_cast<std::int32_t>(random() % 1000);
     const ConstTensor tensor(x.data(), DType::i32, {3, length});
-    const BufferBounds bounds(tensor, 1 << 20);
+    const BufferBounds read(tensor, 1 << 20), when_asked(tensor, 0);
     for (int lo = 0; lo < length; ++lo) {
       for (int hi = lo; hi < length; ++hi) {
         const interval::Bounds at[] = {interval::just(1), interval::between(lo, hi)};
         const auto [least, most] = std::minmax_element(x.begin() + length + lo, x.begin() + length + hi + 1);
-        const interval::Bounds found = bounds.of(at);
-        EXPECT_EQ(found.lo, *least) << length << ": " << lo << " to " << hi;
-        EXPECT_EQ(found.hi, *most) << length << ": " << lo << " to " << hi;
+        for (const BufferBounds* bounds : {&read, &when_asked}) {
+          const interval::Bounds found = bounds->of(at);
+          EXPECT_EQ(found.lo, *least) << length << ": " << lo << " to " << hi;
+          EXPECT_EQ(found.hi, *most) << length << ": " << lo << " to " << hi;
+        }
       }
     }
   }

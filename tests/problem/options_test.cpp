@@ -45,6 +45,7 @@ TEST(Options, AreWordsThatReadBack) {
       Problem p = parse_problem(backward ? "bwd s4 d8 fp32" : "fwd s4 d8 fp8_e4m3");
       p.*option = other<OptionType<decltype(option)>>();
       if (p.seed != 0) p.dropout_p = 0.5f;
+      if (p.mask_tile_q != 0 || p.mask_tile_k != 0) p.block_mask.emplace();
       const std::string line = to_string(p);
       EXPECT_EQ(parse_problem(line), p) << row.name << ": " << line;
       EXPECT_NE(line, to_string(parse_problem("fwd s4 d8 fp8_e4m3"))) << row.name;
@@ -89,6 +90,8 @@ TEST(Options, EachHasItsFieldOfTheCStruct) {
   std::iota(o.dropout_start, o.dropout_start + 4, 1u);
   o.score_mod = "score";
   o.mask_mod = "true";
+  o.mask_tile_q = 6;
+  o.mask_tile_k = 7;
   o.max_seqlen_q = 8;
   o.max_seqlen_k = 9;
   o.unified_max = 10;
@@ -104,6 +107,8 @@ TEST(Options, EachHasItsFieldOfTheCStruct) {
                           .dropout_start = {1, 2, 3, 4},
                           .score_mod = "score",
                           .mask_mod = "true",
+                          .mask_tile_q = 6,
+                          .mask_tile_k = 7,
                           .max_seqlen_q = 8,
                           .max_seqlen_k = 9,
                           .deterministic = true,
@@ -128,7 +133,7 @@ TEST(Tensors, OfAttentionHaveFieldsOfTheirOwnInC) {
       EXPECT_EQ(other.c == row.c, &other == &row) << row.name << " and " << other.name;
     ++alone;
   }
-  EXPECT_EQ(alone, 23);
+  EXPECT_EQ(alone, 24);
 }
 
 TEST(Tensors, ThatMayBeLeftOutSayWhetherTheyAreGiven) {

@@ -68,6 +68,7 @@ Problem random_problem() {
   if (flip()) p.softcap = static_cast<float>(among(1, 1000)) / 7;
   if (flip()) p.bias = BiasSpec{data_type(), spread()};
   if (flip()) p.bool_mask = spread();
+  if (flip()) p.block_mask = spread(), p.mask_tile_q = among(0, 300), p.mask_tile_k = among(0, 300);
   p.alibi = flip();
   p.sinks = flip();
   if (flip()) {

@@ -49,6 +49,7 @@ TYPES = {"bool": 1, "int32": 4, "float16": 10, "float32": 11, "bfloat16": 16, "f
 OPTIONS = {
     **dict.fromkeys(("causal", "deterministic", "batch_invariant", "tokens_first"), False),
     **dict.fromkeys(("align", "align_offset", "seed", "max_seqlen_q", "max_seqlen_k", "threads", "accumulation"), 0),
+    **dict.fromkeys(("mask_tile_q", "mask_tile_k"), 0),
     **dict.fromkeys(("left", "right"), -1),
     **dict.fromkeys(("softcap", "dropout_p"), 0.0),
     **dict.fromkeys(("score_mod", "mask_mod", "implementation"), ""),

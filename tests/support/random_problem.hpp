@@ -72,6 +72,11 @@ inline Problem random_problem(bool with_cache = false) {
   if (rarely()) p.softcap = static_cast<float>(among(1, 50));
   if (rarely()) p.bias = BiasSpec{data_type(), spread()};
   if (rarely()) p.bool_mask = spread();
+  if (rarely()) {
+    p.block_mask = spread();
+    if (flip()) p.mask_tile_q = among(1, 130), p.mask_tile_k = among(1, 200);
+    if (flip()) p.mask_mod = "(q_index * 7 + k_index * 3) % 5 != 0";
+  }
   p.alibi = rarely() && std::abs(p.band.offset) <= 200;  // scores far from 0 have fewer bits behind the point
   p.sinks = rarely();
   if (rarely()) p.dropout_p = static_cast<float>(among(1, 9)) / 10;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
+#include "problem/roles.hpp"
 
 namespace onepass::cli {
 
@@ -44,6 +45,7 @@ void check_fits(const Problem& p, double bytes_per_output) {
                  product(queries, p.heads_q, p.dim_v + 1, static_cast<double>(size_of(p.out_dtype)) + bytes_per_output);
   if (p.bias) bytes += product(spread(p.bias->spans), size_of(p.bias->dtype));
   if (p.bool_mask) bytes += spread(*p.bool_mask);
+  if (p.block_mask) bytes += 4 * static_cast<double>(described(p, row_of(Role::block_mask)).elements());
   const double memory = product(sysconf(_SC_PHYS_PAGES), sysconf(_SC_PAGESIZE));
   if (bytes > memory) {
     throw Error(ErrorCode::out_of_memory, fmt::format("\"{}\" needs {:.3g} GB of memory; this machine has {:.3g}",

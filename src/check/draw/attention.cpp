@@ -120,37 +120,61 @@ class Scores {
   const Distribution distribution_;
 };
 
-// True if no row of the sequence sees key j because of the tree. Its elements stay NaN.
+// The rows and keys of a sequence that the tree or the block mask hides as a whole. Their elements stay NaN.
 class Unseen {
  public:
-  Unseen(const Problem& p, const Tensors& t, const Sequence& seq, std::int64_t entry) {
+  Unseen(const Problem& p, const Tensors& t, const Sequence& seq, std::int64_t entry)
+      : p_(p), seq_(seq), entry_(entry), tiles_(score_params(p, t).tiles) {
     if (p.drafts == 0) return;
     const DraftTree tree = score_params(p, t).tree_of(entry);
     all_.first = seq.seq_k - p.drafts, all_.seen = 0;
     for (std::int64_t i = 0; i < seq.seq_q; ++i)
       all_.seen |= TreeRow<std::int64_t>::of(tree, seq.seq_q, seq.seq_k, i).seen;
   }
-  bool operator()(std::int64_t key) const { return !all_.sees(key); }
+  bool key(std::int64_t head_kv, std::int64_t j) const {
+    if (!all_.sees(j)) return true;
+    if (!tiles_.states.given() || p_.fp8) return false;  // scales of a quantized tensor count all of its rows
+    for (std::int64_t h = head_kv * p_.group(); h < (head_kv + 1) * p_.group(); ++h)
+      for (std::int64_t i = 0; i < seq_.seq_q; i += tiles_.rows)
+        if (tiles_.of(entry_, h, i, j) != TileStates::empty) return false;
+    return true;
+  }
+  bool row(std::int64_t head, std::int64_t i) const {
+    if (!tiles_.states.given() || p_.fp8) return false;
+    for (std::int64_t j = 0; j < seq_.seq_k; j += tiles_.keys)
+      if (tiles_.of(entry_, head, i, j) != TileStates::empty) return false;
+    return true;
+  }
 
  private:
+  const Problem& p_;
+  const Sequence& seq_;
+  const std::int64_t entry_;
+  const TileStates tiles_;
   TreeRow<std::int64_t> all_{std::numeric_limits<std::int64_t>::max(), 0};
 };
 
-// Lengths, pages, trees and scales are drawn before.
+void fill_nan(float* row, std::int64_t dim) { std::fill_n(row, dim, std::numeric_limits<float>::quiet_NaN()); }
+
+// Lengths, pages, trees, block masks and scales are drawn before.
 void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
     const Scores scores(p, seq, b, seed, distribution);
     const Unseen unseen(p, t, seq, b);
-    const auto hide = [&](std::int64_t j, float* row, std::int64_t dim) {
-      if (unseen(j)) std::fill_n(row, dim, std::numeric_limits<float>::quiet_NaN());
+    const auto hide = [&](std::int64_t h, std::int64_t j, float* row, std::int64_t dim) {
+      if (unseen.key(h, j)) fill_nan(row, dim);
     };
     fill_rows(
         t.q, rows_of(t.q, seq), p.heads_q, seq.seq_q, p.paged(),
-        [&](std::int64_t h, std::int64_t i, float* row) { scores.query(h, i, row); }, Descale(t.q_descale, b));
+        [&](std::int64_t h, std::int64_t i, float* row) {
+          scores.query(h, i, row);
+          if (unseen.row(h, i)) fill_nan(row, p.dim_qk);
+        },
+        Descale(t.q_descale, b));
     fill_rows(
         t.k, keys_of(t, seq), p.heads_kv, seq.seq_k, p.paged(),
-        [&](std::int64_t h, std::int64_t j, float* row) { scores.key(h, j, row), hide(j, row, p.dim_qk); },
+        [&](std::int64_t h, std::int64_t j, float* row) { scores.key(h, j, row), hide(h, j, row, p.dim_qk); },
         Descale(t.k_descale, b));
     if (p.v_in_k) continue;
     fill_rows(
@@ -158,7 +182,7 @@ void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribut
         [&](std::int64_t h, std::int64_t j, float* row) {
           Random r(seed, {kV, b, h, j});
           for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = 0.5f + r.normal();
-          hide(j, row, p.dim_v);
+          hide(h, j, row, p.dim_v);
         },
         Descale(t.v_descale, b));
   }
@@ -168,10 +192,12 @@ void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribut
 void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
+    const Unseen unseen(p, t, seq, b);
     fill_rows(t.dout, rows_of(t.dout, seq), p.heads_q, seq.seq_q, p.paged(),
               [&](std::int64_t h, std::int64_t i, float* row) {
                 Random r(seed, {kDOut, b, h, i});
                 for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = r.normal();
+                if (unseen.row(h, i)) fill_nan(row, p.dim_v);
               });
     for (std::int64_t h = 0; p.dlse && h < p.heads_q; ++h)
       for (std::int64_t i = 0; i < seq.seq_q; ++i)
@@ -186,6 +212,7 @@ void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distri
   draw_lengths_and_pages(p, t, seed);
   for (const Role role : {Role::q_descale, Role::k_descale, Role::v_descale})
     draw_descale(tensor_of(t, row_of(role)), role, seed);
+  if (p.block_mask) draw_block_mask(t.block_mask, seed);
   draw_rows(p, t, seed, distribution);
   if (p.v_mean) draw_mean(t.v_mean, seed);
   if (p.bias) draw_bias(t.bias, seed);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 
 #include "algebra/numerics.hpp"
 #include "check/draw/random.hpp"
@@ -10,7 +11,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kBias = 3, kMask, kMods };
+enum Stream : std::int64_t { kBias = 3, kMask, kMods, kTiles = 110 };
 
 // make(batch, head, row, key, where in memory)
 template <class Make>
@@ -44,6 +45,18 @@ void draw_mask(const ConstTensor& t, std::uint64_t seed) {
     const std::int64_t block = fate({b, h, i / 32, j / 64}, 4);
     const bool hidden_row = t.shape[2] > 1 && fate({b, h, i}, 8) == 0;
     Inputs::writable<std::uint8_t>(t)[at] = !hidden_row && block != 0 && (block == 1 || r.below(2) == 0);
+  });
+}
+
+void draw_block_mask(const ConstTensor& t, std::uint64_t seed) {
+  constexpr std::int32_t kStates[] = {0, 0, 0, 0, 2, 2, 2, 1, 1, 1, -1, 3};
+  const auto none = [&](std::int64_t side, std::int64_t b, std::int64_t h, std::int64_t i) {
+    return t.shape[static_cast<std::size_t>(side)] > 1 && Random(seed, {kTiles, side, b, h, i}).below(8) == 0;
+  };
+  Random r(seed, {kTiles});
+  each_pair(t, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, std::int64_t at) {
+    const std::int32_t state = kStates[r.below(std::size(kStates))];
+    Inputs::writable<std::int32_t>(t)[at] = none(2, b, h, i) || none(3, 0, 0, j) ? 0 : state;
   });
 }
 

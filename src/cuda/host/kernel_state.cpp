@@ -3,6 +3,7 @@
 #include "base/text.hpp"
 #include "cuda/host/pretended.hpp"
 #include "onepass/error.hpp"
+#include "problem/block_mask.hpp"
 
 namespace onepass::cuda {
 
@@ -53,7 +54,7 @@ std::string why_too_old(const DeviceFacts& device) {
 }
 
 std::vector<KernelProgram> programs_of(const PlanState& state, const std::string& arch) {
-  const auto* const kernels = dynamic_cast<const KernelState*>(&state);
+  const auto* const kernels = dynamic_cast<const KernelState*>(&computing(state));
   return kernels ? kernels->kernels().programs(arch) : std::vector<KernelProgram>{};
 }
 

@@ -30,6 +30,7 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
                                     {"seqused_k", t.seqused_k.given()},
                                     {"page_table", t.page_table.given()},
                                     {"tree", t.tree.given()},
+                                    {"block_mask", t.block_mask.given()},
                                     {"dropout_start", a.dropout_start != decltype(a.dropout_start){}},
                                     {"unified_max", a.unified_max.has_value()},
                                     {"band.align = offset", a.band.align == Align::offset}})

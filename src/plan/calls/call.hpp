@@ -19,7 +19,7 @@ inline Problem problem_of(const Call& c) { return problem_of_call(c.op, c.tensor
 inline Plan plan_of(const Call& c, std::string_view implementation, const Executor* executor) {
   return make_plan(problem_of(c), implementation, executor);
 }
-inline std::string explained(const Call& c) { return explain(problem_of(c)); }
+inline std::string explained(const Call& c) { return explain(problem_of(c), &c.tensors); }
 inline void compute(const Call& c, const Launch& launch, std::string_view implementation = {}) {
   compute(c.op, c.tensors, c.options, launch, implementation);
 }

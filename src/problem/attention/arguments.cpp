@@ -61,8 +61,7 @@ void read_pages(const Attention& a, Problem& p, RoleChecks& sizes) {
 }
 
 // [batch|1, heads|1, rows|1, keys|1]
-BroadcastDims spans_of(const ConstTensor& t, const Problem& p) {
-  const Dims full{p.batch, p.heads_q, p.seq_q, p.seq_k};
+BroadcastDims spans_of(const ConstTensor& t, const Dims& full) {
   const auto spans = [&](int i) { return full[i] != 1 && t.shape[i] == full[i]; };
   return {spans(0), spans(1), spans(2), spans(3)};
 }
@@ -122,6 +121,10 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
       sizes.set(Axis::blocks_q, descale_blocks(sizes[Axis::seq_q]), "q");
       sizes.set(Axis::blocks_k, descale_blocks(sizes[Axis::seq_k]), "k");
     }
+    if (row.role == Role::block_mask) {
+      sizes.set(Axis::mask_rows, mask_tiles(sizes[Axis::seq_q], p.tile_q()), "q");
+      sizes.set(Axis::mask_keys, mask_tiles(sizes[Axis::seq_k], p.tile_k()), "k");
+    }
     const bool lengths = row.role == Role::cu_seqlens_q ? p.varlen : row.role == Role::cu_seqlens_k && p.packed_k();
     if (must_be_given(row, p.op) || tensor.given() || lengths) sizes.check(row, tensor);
     if (row.role == Role::cu_seqlens_k && p.varlen) read_lengths(t, a, p, sizes);
@@ -138,8 +141,12 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   if (t.k.dtype != p.dtype) p.kv_dtype = t.k.dtype;
   p.out_dtype = t.out.dtype;
   p.device = t.q.device;
-  if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, p)};
-  if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, p);
+  const Dims scores{p.batch, p.heads_q, p.seq_q, p.seq_k};
+  if (t.bias.given()) p.bias = BiasSpec{t.bias.dtype, spans_of(t.bias, scores)};
+  if (t.bool_mask.given()) p.bool_mask = spans_of(t.bool_mask, scores);
+  if (t.block_mask.given())
+    p.block_mask =
+        spans_of(t.block_mask, {p.batch, p.heads_q, size_of(Axis::mask_rows, p), size_of(Axis::mask_keys, p)});
   p.alibi = t.alibi_slopes.given();
   p.sinks = t.sinks.given();
   p.drafts = t.tree.given() ? sizes[Axis::drafts] : 0;

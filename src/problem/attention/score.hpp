@@ -36,11 +36,26 @@ struct SideTensor {
   std::int64_t key_stride() const { return stride[3]; }
 };
 
+// A block mask: the states of tiles over [batch, heads, tiles of rows, tiles of keys].
+struct TileStates {
+  enum State { empty, mixed, full };
+  SideTensor states;
+  std::int64_t rows = 1, keys = 1;  // of a tile
+
+  State of(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t key) const {
+    if (!states.given()) return mixed;
+    const std::int32_t state = static_cast<const std::int32_t*>(
+        states.data)[states.row(batch, head, row / rows) + key / keys * states.key_stride()];
+    return state == 0 ? empty : state == 2 ? full : mixed;
+  }
+};
+
 // The steps from products to scores; the same for every row of a call.
 struct ScoreParams {
   double scale = 1.0;
   float softcap = 0.0f;           // 0: none
   SideTensor bias, mask;          // mask: a byte each, 0 hides
+  TileStates tiles;               // kernels never see one (problem/block_mask.hpp)
   const float* slopes = nullptr;  // ALiBi's; nullptr: none
   std::int64_t slope_batch_stride = 0, slope_head_stride = 0;
   const Mods* mods = nullptr;  // nullptr: neither score_mod nor mask_mod
@@ -65,6 +80,8 @@ inline ScoreParams score_params(const Problem& p, const Tensors& a, const Mods* 
   s.softcap = p.softcap;
   if (p.bias) s.bias = {a.bias.data, a.bias.dtype, broadcast_strides(a.bias)};
   if (p.bool_mask) s.mask = {a.bool_mask.data, a.bool_mask.dtype, broadcast_strides(a.bool_mask)};
+  if (p.block_mask)
+    s.tiles = {{a.block_mask.data, a.block_mask.dtype, broadcast_strides(a.block_mask)}, p.tile_q(), p.tile_k()};
   if (p.alibi) {
     const ConstTensor& t = a.alibi_slopes;
     s.slopes = static_cast<const float*>(t.data);
@@ -106,11 +123,13 @@ struct HeadScores {
   bool visible_in_mask(std::int64_t row, std::int64_t key) const {
     return !params.mask.given() || static_cast<const std::uint8_t*>(params.mask.data)[at(params.mask, row, key)] != 0;
   }
+  TileStates::State tile(std::int64_t row, std::int64_t key) const { return params.tiles.of(batch, head, row, key); }
   TreeRow<std::int64_t> tree_row(std::int64_t row) const {
     return TreeRow<std::int64_t>::of(params.tree_of(batch), band.seq_q, band.seq_k, row);
   }
   bool visible(std::int64_t row, std::int64_t key) const {
-    return band.visible(row, key) && visible_in_mask(row, key) && tree_row(row).sees(key);
+    return band.visible(row, key) && visible_in_mask(row, key) && tile(row, key) != TileStates::empty &&
+           tree_row(row).sees(key);
   }
 
   // The score of a product: -inf if the key is hidden. (score_mod and mask_mod work on tiles: src/expression.)

@@ -66,6 +66,19 @@ void validate_cache(const Problem& p) {
        "seq_k must be 1 or more if a sequence has pages (got 0)");
 }
 
+void validate_block_mask(const Problem& p) {
+  for (const auto& [name, tile] : {std::pair{"mask_tile_q", p.mask_tile_q}, {"mask_tile_k", p.mask_tile_k}}) {
+    want(p.block_mask || tile == 0, ErrorCode::bad_value, name, " requires block_mask");
+    want(tile >= 0 && tile <= kMaxModIndex, ErrorCode::bad_value, name, " must be 0 (", kMaskTile, ") to ",
+         kMaxModIndex, " (got ", tile, ")");
+  }
+  if (!p.block_mask) return;
+  want(p.mod_buffers.size() < kMaxModBuffers, ErrorCode::bad_value, "with block_mask, mod_buffers must have at most ",
+       kMaxModBuffers - 1, " buffers (got ", p.mod_buffers.size(), ")");
+  want(std::max(p.seq_q, p.seq_k) <= kMaxModIndex, ErrorCode::bad_shape,
+       "with block_mask, seq_q and seq_k must be at most ", kMaxModIndex, " (got ", p.seq_q, " and ", p.seq_k, ")");
+}
+
 // The last tokens of each sequence as a tree.
 void validate_tree(const Problem& p) {
   if (p.drafts == 0) return;
@@ -214,6 +227,7 @@ Mods validate_attention(const Problem& p) {
        p.dropout_start[3], ")");
   validate_cache(p);
   validate_tree(p);
+  validate_block_mask(p);
   validate_v_in_k(p);
   validate_gradients(p);  // what follows asks for the shapes of all roles
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {

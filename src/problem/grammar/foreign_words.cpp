@@ -28,7 +28,6 @@ constexpr Row kRows[] = {
      "a boolean attn_mask of PyTorch",
      {"bool_mask", "mask=bhqk", "--bool-mask"}},
     {" attn_mask attention_mask attn_bias ", "an additive attn_mask of PyTorch", {"bias", "bias=fp32:bhqk", "--bias"}},
-    {" block_mask ", "block_mask of FlexAttention", {"mask_mod, an expression in text", "mask_mod={}", "--mask-mod"}},
     {" softmax_scale sm_scale ", "softmax_scale of flash-attn", {"scale", "scale=0.125", "--scale"}},
     {" logits_soft_cap soft_cap logit_softcapping ",
      "logits_soft_cap of FlashInfer",

@@ -208,6 +208,15 @@ constexpr WordRow kRows[] = {
        return value.has_value();
      },
      [](const P& p) { return p.bool_mask ? "=" + spread_text(*p.bool_mask) : std::string(); }},
+    {"block_mask",
+     [](Reading& r, const Word& w) {
+       const auto value = w.value();
+       if (value) r.p.block_mask = w.spread(*value);
+       return value.has_value();
+     },
+     [](const P& p) { return p.block_mask ? "=" + spread_text(*p.block_mask) : std::string(); }},
+    {"mask_tile_q"},
+    {"mask_tile_k"},
     {"row_lse"},
     {"alibi"},
     {"score_mod"},

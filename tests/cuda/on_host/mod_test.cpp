@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "check/draw/side.hpp"
 #include "check/inputs.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
@@ -53,6 +54,10 @@ TEST_P(EmulatedMod, PacksWhatTheMaskShows) {
   check::Inputs in = check::make_inputs(parse_problem(GetParam()->problem), 3);
   for (const NamedTensor& b : in.tensors.mod_buffers) {  // as documents: runs of equal numbers
     if (b.tensor.dtype != DType::i32) continue;
+    if (b.name == "block_mask") {
+      check::draw_block_mask(b.tensor, 3);
+      continue;
+    }
     auto* const x = check::Inputs::writable<std::int32_t>(b.tensor);
     for (std::int64_t i = 0; i < b.tensor.elements(); ++i) x[i] = static_cast<std::int32_t>(i / 90);
   }

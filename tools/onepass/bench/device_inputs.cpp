@@ -8,6 +8,7 @@
 #include "algebra/numerics.hpp"
 #include "check/draw/cache.hpp"
 #include "check/draw/random.hpp"
+#include "check/draw/side.hpp"
 #include "onepass/attention.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
@@ -153,6 +154,12 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
       case Role::positions: break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
       case Role::tree: place(tensors.tree, tree.data()); break;
+      case Role::block_mask:
+        drawn.resize(bytes_spanned(tensors.block_mask));
+        if (tensors.block_mask.data = drawn.data(); p.block_mask)
+          check::draw_block_mask(tensors.block_mask, kDeviceSeed);
+        place(tensors.block_mask, drawn.data());
+        break;
       case Role::v:
         if (!p.v_in_k)
           draw(tensors.v);
