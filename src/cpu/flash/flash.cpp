@@ -190,8 +190,9 @@ class State final : public PlanState, public OfQueries {
         const std::int64_t blocks = ceil_div(longest.seq_k, g.block);
         auto pack = [&](std::int64_t t, int) {
           const Task task = task_of(t % slots);
-          const std::int64_t lo = t / slots * g.block;
-          kernels_.pack(call, task, lo, std::min(lo + g.block, task.seq.seq_k));
+          const std::int64_t lo = t / slots * g.block, hi = std::min(lo + g.block, task.seq.seq_k);
+          if (lo < hi && shown_of(call, task, 0, task.seq.seq_q * p.group(), lo, hi) == Tile::skip) return;
+          kernels_.pack(call, task, lo, hi);
         };
         parallel(executor, slots * blocks, pack);
       }
@@ -254,12 +255,24 @@ Scratch book_tiles(Workspace& w, const Problem& p, const Geometry& g, int panels
   return s;
 }
 
+namespace {
+MaskBox box_of(const Problem& p, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
+               std::int64_t end) {
+  const std::int64_t group = p.group(), head = task.head_kv * group;
+  const std::int64_t last_token = std::min((row + rows - 1) / group, task.seq.seq_q - 1);
+  return {task.batch, task.batch, head, head + group - 1, row / group, last_token, first, end - 1};
+}
+}  // namespace
+
 void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
                   std::int64_t end, Tile* tiles) {
-  const std::int64_t group = call.problem.group(), head = task.head_kv * group;
-  const MaskBox box{task.batch, task.batch, head, head + group - 1, row / group, (row + rows - 1) / group,
-                    first,      end - 1};
+  const MaskBox box = box_of(call.problem, task, row, rows, first, end);
   call.mask_bounds->classify_tiles(box, rows, call.geometry.block, tiles, 0);
+}
+Tile shown_of(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
+              std::int64_t end) {
+  if (!call.mask_bounds || rows <= 0) return Tile::partial;
+  return call.mask_bounds->classify(box_of(call.problem, task, row, rows, first, end));
 }
 
 Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int panels) {

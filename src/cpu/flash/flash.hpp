@@ -94,6 +94,9 @@ inline std::int64_t tiles_of(const Problem& p, const Geometry& g) { return ceil_
 // The states of blocks of keys from `first` to the one that holds end - 1, for `rows` rows of the task from `row` on.
 void look_at_mask(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
                   std::int64_t end, Tile* tiles);
+// The state of keys [first, end) alone; partial without a mask_mod.
+Tile shown_of(const Call& call, const Task& task, std::int64_t row, std::int64_t rows, std::int64_t first,
+              std::int64_t end);
 Scratch book_scratch(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);
 Scratch book_tiles(Workspace& workspace, const Problem& problem, const Geometry& geometry, int panels);  // not q to l
 

@@ -115,6 +115,29 @@ inline ExprTile<float> mod_tile(const flash::Task& task, const PanelScores& pane
           reinterpret_cast<const std::int32_t*>(panel.token)};
 }
 
+// The mask's tile loses what the mask_mod hides of keys [key_lo, key_hi). It is evaluated for those keys alone for
+// which bounds do not decide (docs/notes/score-mod.md).
+inline void hide_by_mod(const flash::Call& call, const flash::Task& task, const flash::Scratch& scratch,
+                        const PanelScores& panel, std::int64_t panel_row, int vecs, std::int64_t key_lo,
+                        std::int64_t key_hi) {
+  constexpr std::int64_t kKeys = 32;
+  const auto at = [&](std::int64_t key) { return scratch.mask + (key - key_lo) * kPanel; };
+  std::int64_t open = key_lo;  // what comes before it is decided
+  const auto evaluate_to = [&](std::int64_t key) {
+    if (open < key)
+      hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, open, key, at(open)), 0.0f);
+  };
+  for (std::int64_t key = key_lo, next = key_lo; key < key_hi; key = next) {
+    next = std::min(key / kKeys * kKeys + kKeys, key_hi);
+    const Tile shown = flash::shown_of(call, task, panel_row, vecs * kLanes, key, next);
+    if (shown == Tile::partial) continue;
+    evaluate_to(key);
+    if (shown == Tile::skip) std::fill(at(key), at(next), 0.0f);
+    open = next;
+  }
+  evaluate_to(key_hi);
+}
+
 // The mask's tile loses what the draft tree hides of keys [key_lo, key_hi).
 inline void hide_by_tree(const Problem& p, const flash::Task& task, const ScoreParams& params, std::int64_t panel_row,
                          int vecs, std::int64_t key_lo, std::int64_t key_hi, float* tile) {
@@ -148,9 +171,7 @@ inline Fetched fetch_tiles(const flash::Call& call, const flash::Task& task, con
       fetch_tile<bool>(mask, p, task, panel_row, vecs, key_lo, key_hi, scratch.mask);
     else
       std::fill_n(scratch.mask, (key_hi - key_lo) * kPanel, 1.0f);
-    if (by_mod)
-      hide(call.mods.mask, call.arguments, scratch.mods, mod_tile(task, panel, vecs, key_lo, key_hi, scratch.mask),
-           0.0f);
+    if (by_mod) hide_by_mod(call, task, scratch, panel, panel_row, vecs, key_lo, key_hi);
     if (by_tree) hide_by_tree(p, task, panel.params, panel_row, vecs, key_lo, key_hi, scratch.mask);
     VF hides = hn::Zero(DF());
     fetched.lo = fetched.hi = key_hi;
