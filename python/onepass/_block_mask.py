@@ -82,31 +82,37 @@ class BlockMask:
         for name in ("mask_tile_q", "mask_tile_k"):
             if given[name] is not None:
                 raise ValueError(f"{name} must be None with a BlockMask, which has its own tiles (got {given[name]!r})")
+        states, own_buffers = self._arrays_like(given["q"])
         own = self.mask_mod is not None and given["mask_mod"] is None
         buffers = given["mod_buffers"]
-        if own and self.mod_buffers:
-            buffers = {**dict(_options.mod_items(buffers or {})), **self.mod_buffers}
+        if own and own_buffers:
+            buffers = {**dict(_options.mod_items(buffers or {})), **own_buffers}
         return {
-            "block_mask": self._states_like(given["q"]),
+            "block_mask": states,
             "mask_tile_q": self.tile_q,
             "mask_tile_k": self.tile_k,
             "mask_mod": self.mask_mod if own else given["mask_mod"],
             "mod_buffers": buffers,
         }
 
-    def _states_like(self, q: Any) -> Any:
-        """states() in int32, of the kind and on the device of q."""
-        torch = sys.modules["torch"] if _devices.is_torch(q) else None
-        place = q.device if torch else _devices.cuda_index(q)
+    def _arrays_like(self, q: Any) -> Any:
+        """(states() in int32, mod_buffers), of which NumPy arrays become arrays of the kind and on the device of q."""
+        torch: Any = sys.modules["torch"] if _devices.is_torch(q) else None
+        cupy: Any = sys.modules["cupy"] if _devices.is_cupy(q) else None
+        place = q.device if torch else q.device.id if cupy else None
         made = self.__dict__.setdefault("_made", {})  # by place
         if place not in made:
-            states = self.states().astype(np.int32)
-            if torch:
-                states = torch.from_numpy(states).to(place)
-            elif _devices.is_cupy(q):
-                with sys.modules["cupy"].cuda.Device(place):
-                    states = sys.modules["cupy"].asarray(states)
-            made[place] = states
+
+            def moved(x: Any) -> Any:
+                if place is None or not isinstance(x, np.ndarray):
+                    return x
+                if torch:
+                    return torch.from_numpy(np.ascontiguousarray(x)).to(place)
+                with cupy.cuda.Device(place):
+                    return cupy.asarray(x)
+
+            buffers = {name: moved(x) for name, x in (self.mod_buffers or {}).items()}
+            made[place] = moved(self.states().astype(np.int32)), buffers
         return made[place]
 
     def __repr__(self) -> str:

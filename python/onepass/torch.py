@@ -5,6 +5,7 @@
 """
 
 import importlib
+import sys
 
 import torch
 from torch.compiler import is_compiling
@@ -113,7 +114,7 @@ def attention(
             q, k, v, q_descale, k_descale, v_descale, v_mean, fp8
         )
     if block_mask is not None and not isinstance(block_mask, torch.Tensor) and hasattr(block_mask, "in_call"):
-        block_mask, mask_tile_q, mask_tile_k, mask_mod, mod_buffers = block_mask.in_call(locals()).values()
+        block_mask, mask_tile_q, mask_tile_k, mask_mod, mod_buffers = _words_of(block_mask, locals())
     if callable(score_mod) or callable(mask_mod):
         score_mod, mask_mod, mod_buffers = texts(locals()).values()
     if recomputed is not None or (out is not None and dropout_p):
@@ -186,6 +187,16 @@ def attention(
     _torch_checks.refuse_gradients(call, _torch_op.DIFFERENTIABLE)
     out, lse = _torch_autograd.forward(call)
     return (out, lse) if return_lse else out
+
+
+def _words_of(block_mask, given):
+    """The words of a BlockMask. Inside torch.compile the graph breaks here, because its lists are NumPy arrays."""
+    compiles = "torch._dynamo" in sys.modules
+    in_call = torch.compiler.disable(block_mask.in_call) if compiles else block_mask.in_call
+    return tuple(in_call({name: given[name] for name in ("q", *_IN_CALL)}).values())
+
+
+_IN_CALL = ("mask_tile_q", "mask_tile_k", "mask_mod", "mod_buffers")
 
 
 def _written(q, k, v, given):

@@ -115,6 +115,13 @@ def test_torch(rng, torch):
     mask = onepass.block_mask("q_index >= k_index", 200, 300, tile=(64, 96))
     causal = onepass.torch.attention(*tensors, mask="causal_top_left")
     check(onepass.torch.attention(*tensors, block_mask=mask).detach().numpy(), causal.detach().numpy())
+    buffers = {"first": np.arange(200) // 7, "width": torch.tensor([90], dtype=torch.int32)}
+    text = "k_index >= first[q_index] && k_index < first[q_index] + width"
+    mask = onepass.block_mask(text, 200, 300, mod_buffers=buffers)
+    expected = onepass.attention(q, k, v, mask_mod=text, mod_buffers=buffers)
+    plain = [x.detach() for x in tensors]
+    for attend in (onepass.torch.attention, torch.compile(lambda *x, **o: onepass.torch.attention(*x, **o))):
+        check(attend(*plain, block_mask=mask).numpy(), expected)
     mapped = torch.vmap(lambda q, s: onepass.torch.attention(q, *tensors[1:], block_mask=s, **call))
     with torch.no_grad():
         both = mapped(torch.stack([tensors[0]] * 2), torch.from_numpy(np.stack([states, states[:, ::-1].copy()])))
@@ -136,4 +143,5 @@ def test_jax(rng):
     mask = onepass.block_mask("q_index >= k_index", 200, 300, tile=(64, 96))
     causal = onepass.attention(q, k, v, mask="causal_top_left")
     check(np.asarray(onepass.jax.attention(q, k, v, block_mask=mask)), causal)
+    check(np.asarray(jax.jit(lambda q: onepass.jax.attention(q, k, v, block_mask=mask))(q)), causal)
     assert jax.grad(lambda q: attend(q, k, v, states).sum())(q).shape == q.shape
