@@ -28,6 +28,7 @@ struct AttentionTensors {
   Tensor out{};             // of q's dtype or fp32, of an fp8_e4m3 q bf16, fp16 or fp32; a backward reads it, and lse
   Tensor lse{};             // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
   Tensor recomputed{};      // int32 of lse's shape: 1 where a row left unified_max's range, else 0
+  Tensor row_max{};         // fp32 of lse's shape: the row's largest score, -inf if it sees no key
   ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
   ConstTensor bool_mask{};  // bool, same shapes; true = may attend
   // int32 [batch|1, heads_q|1, tiles of rows|1, tiles of keys|1], any strides: a tile of Attention::mask_tile_q rows

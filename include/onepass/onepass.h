@@ -160,6 +160,9 @@ typedef struct onepass_options {
    * 2 a full one, in which mask_mod counts as true, and any other number a mixed one. */
   const onepass_tensor* block_mask;
   int64_t mask_tile_q, mask_tile_k; /* rows and keys of its tiles; 0: 128 */
+  /* Out, of a forward: fp32 of lse's shape, the rows' largest scores, -inf where a row sees no key. A sink does not
+   * count; NaN where a score that the row sees is NaN or infinite. */
+  const onepass_tensor* row_max;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

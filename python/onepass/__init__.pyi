@@ -26,9 +26,21 @@ def attention(
     v: Any,
     *,
     return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
     out: _Array | None = None,
     **options: Unpack[_Options],
 ) -> _Array: ...
+@overload
+def attention(
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    return_max: Literal[True, "head"],
+    return_lse: bool = False,
+    out: _Array | None = None,
+    **options: Unpack[_Options],
+) -> tuple[Any, ...]: ...
 @overload
 def attention(
     q: _Array, k: Any, v: Any, *, return_lse: Literal[True], out: _Array | None = None, **options: Unpack[_Options]

@@ -157,13 +157,14 @@ class Call:
     options: tuple[tuple[str, Any], ...]
     return_lse: bool
     out_dtype: str | None = None  # None: q's, bfloat16 of a float8_e4m3fn q
+    return_max: bool = False
 
     @property
     def packed(self) -> bool:
         return "cu_seqlens_q" in self.names or "cu_seqlens_k" in self.names
 
     def forward(self, values: Any) -> tuple[Any, ...]:
-        """(out, lse); lse is None unless it is asked for."""
+        """(out, lse, row maxima); the last two are None unless they are asked for."""
         q, v = values[0], values[2]
         if q.ndim < 2 or v.ndim < 2:
             form = _options.batched(dict(self.options)["tokens_first"])
@@ -173,16 +174,18 @@ class Call:
             )
         dtype = jnp.dtype(self.out_dtype or _arrays.result_dtype(q) or q.dtype)
         results = {"out": ((*q.shape[:-1], v.shape[-1]), dtype)}
-        if self.return_lse:
-            results["lse"] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
+        asked = {"lse": self.return_lse, "row_max": self.return_max}
+        for name in (name for name, is_asked in asked.items() if is_asked):
+            results[name] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
         target = "onepass_attention_fp8" if dict(self.options)["fp8"] else "onepass_attention"
         job = _Job(target, self.names, tuple(results), tuple(results.values()), self.options)
-        out, *lse = _run(job, *values)
+        found = dict(zip(results, _run(job, *values)))
         if self.packed:  # tokens behind the last sequence are not computed
             inside = self._inside("cu_seqlens_q", values, q.shape[0])
-            out = jnp.where(inside[:, None, None], out, 0)
-            lse = [jnp.where(inside, x, -math.inf) for x in lse]
-        return out, lse[0] if lse else None
+            found = {name: jnp.where(inside, x, -math.inf) for name, x in found.items() if name != "out"} | {
+                "out": jnp.where(inside[:, None, None], found["out"], 0)
+            }
+        return found["out"], found.get("lse"), found.get("row_max")
 
     def refuse_gradients(self, values: Any, wanted: Any) -> None:
         """Raise a ValueError about what is differentiated (its names) and has no gradient."""

@@ -50,6 +50,22 @@ def tokens_first(layout: str) -> Any:
         raise ValueError(f"layout must be 'bhsd' or 'bshd' (got {layout!r})") from None
 
 
+def is_packed(options: Mapping[str, Any]) -> bool:
+    return options["cu_seqlens_q"] is not None or options["cu_seqlens_k"] is not None
+
+
+def asks_for_max(return_max: Any) -> bool:
+    if return_max is not False and return_max is not True and return_max != "head":
+        raise ValueError(f"return_max must be False, True or 'head' (got {return_max!r})")
+    return bool(return_max)
+
+
+def of_heads(row_max: Any, options: Mapping[str, Any]) -> Any:
+    """The largest of each head, [heads]; options: of a call, with cu_seqlens and tokens_first."""
+    rows = 1 if is_packed(options) else (0, 1) if options["tokens_first"] else (0, 2)
+    return row_max.amax(rows) if hasattr(row_max, "amax") else row_max.max(rows)
+
+
 def number(name: str, x: Any, accepted: str = "a number") -> float:
     if isinstance(x, (str, bytes, bytearray)):  # float() reads them
         raise TypeError(f"{name} must be {accepted} (got {x!r})")

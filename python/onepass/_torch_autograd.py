@@ -101,11 +101,12 @@ class Differentiable(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         c = Call(*inputs)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*c[: len(INPUTS)], *output, *(c.mod_buffers or ()))
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*c[: len(INPUTS)], *output[:2], *(c.mod_buffers or ()))
         ctx.options = _options(c)[1:]
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> tuple[Any, ...]:
         inputs, (out, lse, *mod_buffers) = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) :]
         wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
         grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
@@ -170,7 +171,7 @@ def undispatched(tensors: Any) -> bool:
 
 
 def forward(c: Any) -> Any:
-    """(out, lse or None) of a Call that torch.cpp has not taken."""
+    """(out, lse or None, row maxima or None) of a Call that torch.cpp has not taken."""
     records = needs_gradient(c)
     c = c._replace(return_lse=c.return_lse or records)
     if not undispatched(c[: len(INPUTS)]):
@@ -178,8 +179,8 @@ def forward(c: Any) -> Any:
     if not records:
         return compute(c)
     with torch.no_grad():
-        results = compute(c)
-    return record(c, *results)
+        out, lse, most = compute(c)
+    return *record(c, out, lse), most
 
 
 def dispatched(*args: Any) -> Any:
@@ -223,7 +224,8 @@ def _with_autograd(*args: Any) -> Any:
     if _transformed() or not (needs_gradient(args) or tangents):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
-    return record(c, *_forward_below(*c))
+    out, lse, most = _forward_below(*c)
+    return *record(c, out, lse), most
 
 
 def _backward_with_autograd(*args: Any) -> Any:

@@ -51,6 +51,7 @@ _OPTIONS = (  # type in a schema, name, default
     ("str?", "fp8", None),  # as fp8_text has it
     ("bool", "tokens_first", False),  # layout="bshd"
     ("bool", "return_lse", True),
+    ("bool", "return_max", False),
 )
 NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
 _namedtuple: Any = collections.namedtuple  # of fields that are not literals
@@ -63,7 +64,9 @@ def _schema() -> Any:
 
 
 OPERATORS = operators.Library("onepass", "DEF")
-OPERATORS.define(f"attention({_schema()}) -> (Tensor out, Tensor lse)", tags=torch.Tag.pt2_compliant_tag)
+OPERATORS.define(
+    f"attention({_schema()}) -> (Tensor out, Tensor lse, Tensor row_max)", tags=torch.Tag.pt2_compliant_tag
+)
 OPERATORS.define(
     f"attention_backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_schema()}) -> "
     "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dalibi_slopes, Tensor dsinks)",
@@ -141,17 +144,17 @@ def _arguments(c: Any) -> dict[str, Any]:
 
 
 def _run_forward(*args: Any) -> tuple[Any, ...]:
-    out, lse = compute(Call(*args))
-    return out, out.new_empty(0, dtype=torch.float32) if lse is None else lse
+    out, *rows = compute(Call(*args))
+    return out, *(out.new_empty(0, dtype=torch.float32) if x is None else x for x in rows)
 
 
 def compute(c: Any) -> Any:
-    """(out, lse or None) of a Call on plain tensors."""
+    """(out, lse or None, row maxima or None) of a Call on plain tensors."""
     results = _onepass.torch_forward(c, True, None)
     if results is not None:
-        return results
+        return *results, None
     q, k, v = _readable(c.q), _readable(c.k), _readable(c.v)
-    result = onepass.attention(
+    results = onepass.attention(
         q,
         k,
         v,
@@ -162,9 +165,11 @@ def compute(c: Any) -> Any:
         unified_max=c.unified_max,
         fp8=False if c.fp8 is None else _quantize.fp8_of(c.fp8),
         return_lse=c.return_lse,
+        return_max=c.return_max,
         out=new_out(q, v, _packed(c), c.out_dtype),
     )
-    return result if c.return_lse else (result, None)
+    found = iter(results if c.return_lse or c.return_max else (results,))
+    return tuple(next(found) if asked else None for asked in (True, c.return_lse, c.return_max))
 
 
 def new_results(q: Tensor, v: Tensor, packed: bool, with_lse: Any) -> tuple[Any, ...]:
@@ -296,7 +301,8 @@ def _fake_forward(*args: Any) -> tuple[Any, ...]:
     _torch_checks.check_ranks(c)
     out = new_out(q, c.v, packed, c.out_dtype)
     _torch_checks.check_fit(c, (*zip(INPUTS, c), ("out", out)))
-    return out, q.new_empty(_lse_shape(q, packed) if c.return_lse else 0, dtype=torch.float32)
+    asked = (c.return_lse, c.return_max)
+    return out, *(q.new_empty(_lse_shape(q, packed) if x else 0, dtype=torch.float32) for x in asked)
 
 
 @operators.register_fake("onepass::attention_backward", lib=OPERATORS)

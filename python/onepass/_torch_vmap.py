@@ -54,8 +54,9 @@ def forward(info: Any, in_dims: Any, *args: Any) -> Any:
         x = front(name)
         x = x.reshape(n, *(1,) * (rank - own), *x.shape[1:])
         new[name] = x.expand(n, batch, *x.shape[2:]).flatten(0, 1)
-    out, lse = dispatched(*c._replace(**new))
-    return (out.unflatten(0, (n, batch)), lse.unflatten(0, (n, batch)) if c.return_lse else lse.expand(n, 0)), (0, 0)
+    out, *rows = dispatched(*c._replace(**new))
+    rows = (x.unflatten(0, (n, batch)) if x.dim() > 1 else x.expand(n, 0) for x in rows)
+    return (out.unflatten(0, (n, batch)), *rows), (0, 0, 0)
 
 
 def backward(info: Any, in_dims: Any, *args: Any) -> Any:

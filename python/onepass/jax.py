@@ -75,6 +75,7 @@ def attention(
     mask_mod=None,
     mod_buffers=None,
     return_lse=False,
+    return_max=False,
     out_dtype=None,
     layout="bhsd",
     implementation=None,
@@ -103,7 +104,7 @@ def attention(
       The others, and q, k, v: as ``onepass.attention`` takes them. Options other than arrays are static.
 
     Returns:
-      out, or ``(out, lse)``.
+      out, or ``(out, lse)``, and last what return_max asks for, which has no gradient.
 
     Raises:
       ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit; where it runs, XLA
@@ -122,8 +123,14 @@ def attention(
     names, arrays = _jax_call.operands(given)
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
-    out, lse = _jitted(_jax_call.Call(names, options, bool(return_lse), dtype), arrays)
-    return (out, lse) if return_lse else out
+    call = _jax_call.Call(names, options, bool(return_lse), dtype, _options.asks_for_max(return_max))
+    out, lse, most = _jitted(call, arrays)
+    if most is not None:
+        most = jax.lax.stop_gradient(most)
+    if return_max == "head":
+        most = _options.of_heads(most, {**given, **dict(options)})
+    results = tuple(x for x in (out, lse, most) if x is not None)
+    return results if len(results) > 1 else out
 
 
 def _lengths(name, x, batch):
@@ -235,13 +242,13 @@ def _forward(call, arrays):
     values = tuple(x.value for x in arrays)
     wanted = tuple(name for name, x in zip(call.names, arrays) if x.perturbed)
     call.refuse_gradients(values, wanted)
-    out, lse = dataclasses.replace(call, return_lse=True).forward(values)
-    return (out, lse if call.return_lse else None), (values, out, lse, _jax_call.Static(wanted))
+    out, lse, most = dataclasses.replace(call, return_lse=True).forward(values)
+    return (out, lse if call.return_lse else None, most), (values, out, lse, _jax_call.Static(wanted))
 
 
 def _backward(call, kept, gradients):
     values, out, lse, wanted = kept
-    dout, dlse = gradients
+    dout, dlse, _ = gradients
     zero = jax.custom_derivatives.SymbolicZero
     dout = jnp.zeros(out.shape, out.dtype) if isinstance(dout, zero) else dout
     upstream = {"dout": dout, "out": out, "lse": lse}

@@ -19,8 +19,24 @@ _Input = ArrayLike | Quantized
 
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[False] = False, **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> Array: ...
+@overload
+def attention(
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_max: Literal[True, "head"],
+    return_lse: bool = False,
+    **options: Unpack[_Options],
+) -> tuple[Array, ...]: ...
 @overload
 def attention(
     q: _Input, k: _Input, v: _Input, *, return_lse: Literal[True], **options: Unpack[_Options]

@@ -84,6 +84,7 @@ def attention(
     mask_mod=None,
     mod_buffers=None,
     return_lse=False,
+    return_max=False,
     out=None,
     out_dtype=None,
     deterministic=False,
@@ -100,6 +101,7 @@ def attention(
     Args:
       q, k, v, ...: as ``onepass.attention`` takes them.
       seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it.
+      return_max: as in ``onepass.attention``; row maxima have no gradient.
       out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
       fp8, unified_max: of the forward; a call with fp8 has no gradients.
       out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
@@ -175,6 +177,7 @@ def attention(
         None if fp8 is False else fp8_text(fp8),
         False if layout == "bhsd" else _options.tokens_first(layout),
         bool(return_lse),
+        _options.asks_for_max(return_max),
     )
     if not is_compiling():
         result = _onepass.torch_forward(call, False, out)
@@ -185,8 +188,11 @@ def attention(
     _torch_checks.check_tensors(_torch_op.INPUTS, call, 3)
     call = _torch_op.Call._make(call)
     _torch_checks.refuse_gradients(call, _torch_op.DIFFERENTIABLE)
-    out, lse = _torch_autograd.forward(call)
-    return (out, lse) if return_lse else out
+    out, lse, most = _torch_autograd.forward(call)
+    if return_max == "head":
+        most = _options.of_heads(most, call._asdict())
+    results = (out, *((lse,) if return_lse else ()), *((most,) if return_max else ()))
+    return results if len(results) > 1 else out
 
 
 def _words_of(block_mask, given):

@@ -22,8 +22,24 @@ _Input = Tensor | Quantized
 
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[False] = False, **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> Tensor: ...
+@overload
+def attention(
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_max: Literal[True, "head"],
+    return_lse: bool = False,
+    **options: Unpack[_Options],
+) -> tuple[Tensor, ...]: ...
 @overload
 def attention(
     q: _Input, k: _Input, v: _Input, *, return_lse: Literal[True], **options: Unpack[_Options]

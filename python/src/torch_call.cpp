@@ -140,6 +140,7 @@ bool TakenCall::take_band(Band& band, const TorchCall& call, PyObject* mask) {
 bool TakenCall::take_options(const TorchCall& call) try {
   for (const int i : {torch_at.mod_buffers, torch_at.implementation, torch_at.out_dtype, torch_at.fp8})
     if (call.given(i)) return false;
+  if (!is_backward(op) && call.given(torch_at.return_max)) return false;
   const bool tokens_first = call[torch_at.tokens_first] == Py_True;
   layout_.emplace(tokens_first, !is_none(call.tensor(Role::page_table)));
   bool taken = true;
@@ -249,7 +250,8 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
                                                  {&torch_at.fp8, "fp8"},
                                                  {&torch_at.out_dtype, "out_dtype"},
                                                  {&torch_at.tokens_first, "tokens_first"},
-                                                 {&torch_at.return_lse, "return_lse"}};
+                                                 {&torch_at.return_lse, "return_lse"},
+                                                 {&torch_at.return_max, "return_max"}};
   for (const auto& [to, name] : others) *to = known(name);
   for (std::size_t i = 0; i < kAttentionOptions.size(); ++i) {
     const OptionRow& row = kAttentionOptions[i];

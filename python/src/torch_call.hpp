@@ -39,7 +39,7 @@ struct TorchPositions {
   std::array<int, kRoles> of_role{};
   std::array<int, kAttentionOptions.size()> of_option{};  // the band's is the mask
   int mod_buffers = -1, align_offset = -1, left = -1, right = -1, implementation = -1, threads = -1, fp8 = -1,
-      out_dtype = -1, tokens_first = -1, return_lse = -1;
+      out_dtype = -1, tokens_first = -1, return_lse = -1, return_max = -1;
   int mask = -1, scale = -1, dropout_p = -1, deterministic = -1;  // among of_option too
   int inputs = 0, all = 0;                                        // the first are tensors
 };

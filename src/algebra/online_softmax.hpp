@@ -236,6 +236,11 @@ ONEPASS_HD RowState<V> to_natural(const RowState<V>& s, V factor, V unit) {
   const V at = A::mul(s.m, factor);
   return {A::if_within(at, kFusable, at * A::of(kLn2), s.m * unit), s.l};
 }
+// The largest score of a row whose m is its running maximum; NaN where a weight is NaN.
+template <class V>
+ONEPASS_HD V largest_score(const RowState<V>& s) {
+  return Arith<V>::if_zero(s.l - s.l, s.m, s.l);
+}
 template <class V>
 ONEPASS_HD Merged<V> join_natural_sink(const RowState<V>& s, V sink) {
   return merge(s, RowState<V>{sink, Arith<V>::of(1.0)}, Arith<V>::of(kLog2e));

@@ -79,6 +79,8 @@ Mods checked_mods(const Problem& p) {
   want(has(Role::k_new) || !(p.rotary || p.with_q || p.interleaved || p.rotary_dim != 0 || p.positions != 0),
        ErrorCode::bad_value, op.call, " does not support rotary; append_kv does");
   want(is_said(op.words, "fp8") || !p.fp8, ErrorCode::bad_value, op.call, " does not support fp8; attention does");
+  want(has(Role::row_max) || !p.want_row_max, ErrorCode::bad_value, op.call,
+       " does not support row_max; attention does");
   validate_unified_max(p);
   Mods mods = op.validate(p);
   if (!has(Role::dq))

@@ -73,6 +73,7 @@ enum class Role : std::uint8_t {
   w,
   column_bias,
   recomputed,
+  row_max,
   k_new,
   v_new,
   k_cache,
@@ -85,7 +86,7 @@ enum class Role : std::uint8_t {
   positions,
   block_mask
 };
-inline constexpr std::size_t kRoles = 47;
+inline constexpr std::size_t kRoles = 48;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -109,7 +110,7 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims tree{};                                      // [batch, drafts]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
-  Dims recomputed{};                                // as lse
+  Dims recomputed{}, row_max{};                     // as lse
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -145,6 +146,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   DType grad_dtype = DType::f32;       // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;                   // backward: the LSE was used too, and its gradient is given
   bool want_recomputed = false;        // forward: say which rows phi did not serve
+  bool want_row_max = false;           // forward: write the rows' largest scores
   bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
   std::optional<Fp8Options> fp8;  // forward: q, k and v are quantized first
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.

@@ -21,10 +21,12 @@ struct State final : PlanState {
           const std::int64_t at = row_offset(a.out, seq.batch, h, seq.q_begin + i);
           for (std::int64_t d = 0; d < p.dim_v; ++d)
             store_element(a.out.data, a.out.dtype, at + d, static_cast<float>(row[d]));
-          if (p.want_lse) {
-            static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, h, seq.q_begin + i)] =
-                static_cast<float>(dense.lse[dense_lse_index(p, seq, h, i)]);
-          }
+          const auto write = [&](const Tensor& t, const std::vector<double>& from) {
+            static_cast<float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)] =
+                static_cast<float>(from[static_cast<std::size_t>(dense_lse_index(p, seq, h, i))]);
+          };
+          if (p.want_lse) write(a.lse, dense.lse);
+          if (p.want_row_max) write(a.row_max, dense.most);
         }
       }
     }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Dense {
   std::vector<double> out, lse;
   std::vector<double> top;     // the largest softmax weight of each row, shaped as lse: how far the row is from one-hot
   std::vector<double> square;  // sum of weight * value^2, shaped as out; the oracle of attention and merge alone has it
+  std::vector<double> most{};  // the largest score of each row, without a sink; attention alone has it
 };
 std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
 std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
@@ -176,6 +178,7 @@ struct RowBlock {
     std::copy(squares.begin(), squares.end(), dense.square.begin() + (out - dense.out.data()));
     const std::int64_t at = dense_lse_index(p, seq, head, i);
     dense.lse[at] = all.empty ? -INFINITY : static_cast<double>(all.m + std::log(all.l));
+    dense.most[at] = static_cast<double>(std::accumulate(s.begin(), s.end(), Arith<T>::neg_inf(), Arith<T>::max));
     dense.top[at] = all.empty || w.empty() ? 0 : static_cast<double>(*std::max_element(w.begin(), w.end()) / all.l);
   }
 };
@@ -188,7 +191,8 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
   Dense dense{std::vector<double>(static_cast<std::size_t>(entries * p.heads_q * p.dim_v)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q)),
-              {}};
+              {},
+              std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
   if (std::is_same_v<T, double>) dense.square.resize(dense.out.size());
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);

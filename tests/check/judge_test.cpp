@@ -14,12 +14,13 @@ namespace onepass::check {
 namespace {
 
 // clang-format off: it changes such a list every time
-#define ONEPASS_MISTAKES(X) \
-  X(none) X(zero_output) X(mean_of_v) X(swapped_tile) X(missing_rescale) X(late_maximum) X(dropped_last_key) \
-  X(one_key_too_many) X(unmasked_row) X(wrong_head) X(one_nan) X(one_element) X(two_percent_more) \
-  X(empty_row_not_zero) X(empty_row_nan) X(lse_base_2) X(lse_without_log) X(lse_off) X(writes_gap) \
-  X(writes_guard) X(writes_lse_guard) X(writes_workspace_guard) X(reads_gap) X(unwritten_row) \
-  X(narrow_accumulator) X(throws)
+#define ONEPASS_MISTAKES(X)                                                                                    \
+  X(none)                                                                                                      \
+  X(zero_output) X(mean_of_v) X(swapped_tile) X(missing_rescale) X(late_maximum) X(dropped_last_key)           \
+      X(one_key_too_many) X(unmasked_row) X(wrong_head) X(one_nan) X(one_element) X(two_percent_more)          \
+          X(empty_row_not_zero) X(empty_row_nan) X(lse_base_2) X(lse_without_log) X(lse_off) X(row_max_base_2) \
+              X(row_max_off) X(row_max_of_the_first_tile) X(writes_gap) X(writes_guard) X(writes_lse_guard)    \
+                  X(writes_workspace_guard) X(reads_gap) X(unwritten_row) X(narrow_accumulator) X(throws)
 // clang-format on
 #define ONEPASS_AS_ENTRY(name) name,
 #define ONEPASS_AS_NAME(name) #name,
@@ -41,6 +42,7 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
     return load_element(t.data, t.dtype, row_offset(t, seq.batch, head, token) + d);
   };
   RowState<float> state;
+  float first_max = Arith<float>::neg_inf();
   std::vector<float> o(p.dim_v);
   const auto absorb_tile = [&](std::int64_t tile) {
     const std::int64_t from = tile * kTile, n = std::min(kTile, keys - from);
@@ -62,6 +64,7 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
     }
     if (made(Mistake::late_maximum) && state.m != Arith<float>::neg_inf()) top = state.m;
     const auto r = advance(state, top);
+    if (tile == 0) first_max = state.m;
     for (float& x : o) x *= made(Mistake::missing_rescale) ? 1 : r.alpha;
     for (std::int64_t j = 0; j < n; ++j) {
       const float w = weight(s[j], r);
@@ -95,6 +98,12 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
     store_element(a.out.data, a.out.dtype, out + d, x);
   }
   if (made(Mistake::writes_gap) && i == 9) store_element(a.out.data, a.out.dtype, out + p.dim_v, 0);
+  if (p.want_row_max) {
+    float most = made(Mistake::row_max_of_the_first_tile) ? first_max : state.m;
+    if (!made(Mistake::row_max_base_2)) most *= static_cast<float>(kLn2);
+    if (made(Mistake::row_max_off)) most += 1e-4f;
+    static_cast<float*>(a.row_max.data)[lse_offset(a.row_max, seq.batch, h, seq.q_begin + i)] = most;
+  }
   if (!p.want_lse) return;
   float lse = f.lse;
   if (made(Mistake::lse_base_2)) lse *= static_cast<float>(kLog2e);
@@ -136,12 +145,12 @@ Verdict verdict_of(Mistake mistake, const char* line, Distribution distribution)
 }
 
 constexpr const char* kStrided =
-    "b2 h4/2 s33x129 d64/40 fp32 causal_bottom_right lse "
+    "b2 h4/2 s33x129 d64/40 fp32 causal_bottom_right lse row_max "
     "strides=q:20000,5000,70;k:30000,9000,64;v:20000,7000,50;o:20000,2000,41";
 constexpr const char* kLines[] = {
     kStrided,
-    "b2 h4/2 s65x129 d64/40 bf16 causal_bottom_right mask=b1qk lse layout=bshd",
-    "b2 h4/2 s128 d40 fp16 mask=bhqk lse",
+    "b2 h4/2 s65x129 d64/40 bf16 causal_bottom_right mask=b1qk lse row_max layout=bshd",
+    "b2 h4/2 s128 d40 fp16 mask=bhqk lse row_max",
 };
 constexpr const char* kMasked = kLines[1];
 constexpr const char* kHalf = kLines[2];
@@ -172,15 +181,14 @@ TEST_P(Rejects, InEveryDtype) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Judge, Rejects,
-                         testing::Values(Mistake::zero_output, Mistake::mean_of_v, Mistake::swapped_tile,
-                                         Mistake::dropped_last_key, Mistake::wrong_head, Mistake::one_nan,
-                                         Mistake::one_element, Mistake::lse_base_2, Mistake::lse_off,
-                                         Mistake::writes_guard, Mistake::writes_lse_guard, Mistake::unwritten_row,
-                                         Mistake::unmasked_row, Mistake::writes_workspace_guard, Mistake::throws),
-                         [](const auto& mistake) {
-                           return std::string(kMistakeNames[static_cast<int>(mistake.param)]);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Judge, Rejects,
+    testing::Values(Mistake::zero_output, Mistake::mean_of_v, Mistake::swapped_tile, Mistake::dropped_last_key,
+                    Mistake::wrong_head, Mistake::one_nan, Mistake::one_element, Mistake::lse_base_2, Mistake::lse_off,
+                    Mistake::row_max_base_2, Mistake::row_max_off, Mistake::row_max_of_the_first_tile,
+                    Mistake::writes_guard, Mistake::writes_lse_guard, Mistake::unwritten_row, Mistake::unmasked_row,
+                    Mistake::writes_workspace_guard, Mistake::throws),
+    [](const auto& mistake) { return std::string(kMistakeNames[static_cast<int>(mistake.param)]); });
 
 TEST(Judge, RejectsAMissingRescale) {
   for (const char* line : kLines) {

@@ -13,19 +13,19 @@ using test::Poke;
 
 constexpr const char* kLines[] = {
     "b1 h4/2 s70x100 d40 fp32 lse",
-    "b1 h4/2 s70x100 d40 fp32 causal_bottom_right lse",
+    "b1 h4/2 s70x100 d40 fp32 causal_bottom_right lse row_max",
     "b1 h4/2 s100x100 d64 bf16 causal_top_left lse",
-    "b1 h4/2 s100x100 d64 fp16 window=10:3 lse",
+    "b1 h4/2 s100x100 d64 fp16 window=10:3 lse row_max",
     "b1 h4/2 s70x100 d40 fp32 mask=11qk lse",
-    "b1 h4/2 s100x140 d64 bf16 mask=b1qk causal_bottom_right sinks softcap=30 lse",
+    "b1 h4/2 s100x140 d64 bf16 mask=b1qk causal_bottom_right sinks softcap=30 lse row_max",
     "b1 h4/2 s70x100 d40 fp32 bias=fp32:bhqk alibi lse",
-    "b1 h4/2 s220x300 d40 fp32 mask_mod={q_index / 96 == k_index / 96} lse",
+    "b1 h4/2 s220x300 d40 fp32 mask_mod={q_index / 96 == k_index / 96} lse row_max",
     "b1 h4/2 s1x3000 d64 fp32 lse",
-    "b1 h4/2 s2x3000 d64 bf16 window=2950:0 lse",
+    "b1 h4/2 s2x3000 d64 bf16 window=2950:0 lse row_max",
     "b1 h4/2 s3x1000 d128 fp32 mask=11qk lse",
-    "b1 h4/2 s40x3000 d40 fp32 causal_top_left lse",
+    "b1 h4/2 s40x3000 d40 fp32 causal_top_left lse row_max",
     "b1 h4/2 s40x3000 d64 bf16 bias=fp32:11qk lse",
-    "b1 h4/2 s70x100 d40 fp32 dropout=0.5 lse",
+    "b1 h4/2 s70x100 d40 fp32 dropout=0.5 lse row_max",
     "b1 h4/2 s2x3000 d40 bf16 dropout=0.5 lse",
 };
 
@@ -60,8 +60,8 @@ float bias_at(std::int64_t i, std::int64_t j) {
 
 // NaN in a bias poisons its row; a row of -inf is empty; one finite entry is a one-hot row.
 TEST(Propagation, ThroughTheBias) {
-  for (const char* line :
-       {"b1 h2 s40x100 d32 fp32 bias=fp32:11qk lse", "b1 h2 s40x100 d32 bf16 bias=bf16:11qk sinks lse"}) {
+  for (const char* line : {"b1 h2 s40x100 d32 fp32 bias=fp32:11qk lse row_max",
+                           "b1 h2 s40x100 d32 bf16 bias=bf16:11qk sinks lse row_max"}) {
     Inputs inputs = make_inputs(parse_problem(line));
     const ConstTensor& bias = inputs.tensors.bias;
     for (std::int64_t i = 0; i < 40; ++i) {

@@ -72,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp16 kv_dtype=fp8_e4m3 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d64 bf16 kv_dtype=fp8_e4m3 kv=paged:1 out=fp32 unified_max=3"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 unified_max=3 recomputed lse"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d128 bf16 causal_bottom_right row_max"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 kv_dtype=fp8_e4m3 alibi"},
         DecodeCase{kHopper, "fwd h32/8 d64 bf16 varlen=1,16 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d256 bf16 tree=16 causal_bottom_right alibi softcap=20"},

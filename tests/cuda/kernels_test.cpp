@@ -46,6 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s16384 d128 bf16 softcap=30 sinks alibi causal_bottom_right",
         "fwd h1 d128 bf16 varlen=128,512 dropout=0.1", "fwd b1 h1 s4096 d128 bf16 bias=fp16:bhqk causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 out=fp32", "fwd b1 h1 s4096 d192/128 bf16 causal_bottom_right",
+        "fwd b1 h1 s4096 d128 bf16 causal_bottom_right row_max", "fwd b1 h1 s4096 d256 bf16 row_max",
         "fwd b1 h1 s4096 d256 bf16 mask=11qk causal_bottom_right", "fwd b1 h1 s4096 d512 bf16 causal_bottom_right",
         "fwd b1 h1 s4096 d512 bf16 bias=bf16:bhqk softcap=20 dropout=0.1",
         "fwd b1 h1 s4096 d128 bf16 kv=paged:64 seqused causal_bottom_right",

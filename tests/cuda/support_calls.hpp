@@ -42,8 +42,9 @@ inline const std::vector<Words> kWide = kHeads + std::vector<Words>{{"512", "h8/
 inline const std::vector<Words> kMla = kWide + std::vector<Words>{{"576/512", "h16/1 d576/512 v_in_k"}};
 inline const std::vector<Words> kForwardRows =
     kFloats + std::vector<Words>{{"fp8_e4m3", "fp8_e4m3"}, {"FP8 cache", "bf16 kv_dtype=fp8_e4m3"}};
-inline const std::vector<Words> kForwardOptions =
-    kMasks + std::vector<Words>{{"batch_invariant", "batch_invariant"}, {"tree", "tree=8 causal_bottom_right"}};
+inline const std::vector<Words> kForwardOptions = kMasks + std::vector<Words>{{"batch_invariant", "batch_invariant"},
+                                                                              {"tree", "tree=8 causal_bottom_right"},
+                                                                              {"row_max", "row_max"}};
 
 inline const std::vector<Matrix> kMatrices = {
     {"Forward", "fwd s512", "q, k, v", "head dim", kForwardRows, kForwardOptions, kMla},

@@ -81,9 +81,10 @@ Problem random_problem() {
   if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
   if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
+  p.want_row_max = flip();
   if (flip()) {
     p.op = kBackward;
-    p.want_lse = false;
+    p.want_lse = p.want_row_max = false;
     p.gradients = {flip(), flip(), flip(), p.bias && flip(), p.sinks && flip(), p.alibi && flip()};
     if (p.gradients == Gradients{}) p.gradients.dv = true;
     p.grad_dtype = flip() ? DType::f32 : p.dtype;

@@ -83,7 +83,7 @@ def test_a_cache_has_no_gradients(attention, torch):
         torch.testing.assert_close(attention(q, k, v, seqused_k=used), attention(q, k[:, :, :20], v[:, :, :20]))
     with pytest.raises(RuntimeError, match="attention to a cache .* does not support gradients, but q.requires_grad"):
         attention(q, k, v, seqused_k=used)
-    out, lse = torch.ops.onepass.attention(q, k, v, seqused_k=used)  # below, the backward refuses
+    out, *_ = torch.ops.onepass.attention(q, k, v, seqused_k=used)  # below, the backward refuses
     with pytest.raises(RuntimeError, match="attention to a cache .* does not support gradients"):
         out.sum().backward()
 
@@ -97,7 +97,7 @@ def test_opcheck(attention, torch, device, options):
     operators = torch.ops.onepass
     opcheck(operators.attention.default, (q, k, v, bias), options)
     with torch.no_grad():
-        out, lse = operators.attention.default(q, k, v, bias, **options)
+        out, lse, _ = operators.attention.default(q, k, v, bias, **options)
     wanted = [True, True, True, bias is not None, False, False]
     inputs = [None if x is None else x.detach() for x in (q, k, v, bias)]
     opcheck(

@@ -82,6 +82,7 @@ inline Problem random_problem(bool with_cache = false) {
   if (rarely()) p.dropout_p = static_cast<float>(among(1, 9)) / 10;
   p.seed = static_cast<std::uint64_t>(among(0, 1000));
   p.want_lse = flip();
+  p.want_row_max = flip();
   if (rarely()) random_lengths(p);
   if (with_cache && rarely()) random_cache(p);
   p.batch_invariant = with_cache && rarely();

@@ -53,7 +53,7 @@ class Call:
     def forward(self, part: Any, side: Any, h: Any, given: Any, dtype: Any) -> Any:
         """(out, lse) of a part. given: q, k, v."""
         names, arrays, options = self._operands(part, side, h, *given)
-        out, lse = _jax_call.Call(names, options, True, jnp.dtype(dtype).name).forward(arrays)
+        out, lse, _ = _jax_call.Call(names, options, True, jnp.dtype(dtype).name).forward(arrays)
         return (out.swapaxes(0, 1)[None], lse[None]) if part.cu_rows else (out, lse)
 
     def backward(self, part: Any, side: Any, h: Any, given: Any) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Judge {
                 });
           with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
           if (p.want_lse) lse(seq, b, h, i);
+          if (p.want_row_max) row_max(seq, b, h, i);
           if (p.want_recomputed) recomputed(seq, b, h, i);
         }
       }
@@ -150,6 +151,20 @@ class Judge {
     const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
     v_.lse_error = std::max(v_.lse_error, error);
+  }
+
+  void row_max(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Problem& p = in_.problem;
+    const Tensor& t = in_.tensors.row_max;
+    const float x = static_cast<const float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)];
+    const double ref = oracle_.most[static_cast<std::size_t>(reference::dense_lse_index(p, seq, h, i))];
+    const auto here = [&] { return text("row_max[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
+    if (ref == -INFINITY ? x != -INFINITY : !same_kind(x, static_cast<float>(ref))) return first(here());
+    if (!std::isfinite(x)) return;
+    const double products = (2 + sum_steps(p)) * product_unit(p) * terms_, steps = 8 * kUnit * (terms_ + std::abs(ref)),
+                 functions = p.softcap > 0 || !p.score_mod.empty() ? 1e-5 + 1e-6 * std::abs(ref) : 0;
+    const double error = std::abs(double{x} - ref), bound = products + steps + functions;
+    if (error > bound) first(here() + text(": ", error / bound, " times its bound"));
   }
 
   void recomputed(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {

@@ -26,6 +26,7 @@ struct Verdict {
 //      softcap), or <= max B
 //   3. mean|out - ref| <= 1.5 mean|base - ref| + one rounding unit of the output scale + sqrt(sum e^2) / rows, or <= L
 //   4. |lse - ref| <= 1e-5 + 1e-6 |ref| + (2 + d / 64) u t; zeros in empty rows; nothing written outside the rows
+//      |row_max - ref| <= (2 + d / 64) u t + 8 u (t + |ref|), with softcap or score_mod 1e-5 + 1e-6 |ref| more
 //   5. recomputed is 1 where a row's largest score is out of unified_max's range, 0 where it sees no key, else either
 //
 // With u = 2^-24 and t = |scale| |q| max|k| (the largest terms' size), a score is known to u t, and a row to

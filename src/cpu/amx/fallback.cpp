@@ -37,6 +37,9 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
     }
   }
 
+  if (p.want_row_max)
+    static_cast<float*>(a.row_max.data)[lse_offset(a.row_max, seq.batch, head, seq.q_begin + row)] =
+        static_cast<float>(largest_score(state) * kLn2);
   double older = 1.0;
   if (p.sinks) {
     const Merged<double> joined =

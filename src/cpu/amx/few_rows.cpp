@@ -47,6 +47,7 @@ Books book(Workspace& w, const Shape& s, int workers) {
                            false,
                            w.take<float>(kRows),
                            w.take<float>(kRows),
+                           w.take<float>(kRows),
                            w.take<float>(s.depth_v * kRows),
                            w.take<std::uint32_t>(s.depth_v)};
     if (books.states) books.states[i] = state;

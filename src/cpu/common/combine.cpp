@@ -61,18 +61,21 @@ std::int64_t partial_row(const Problem& p, const Sequence& s, std::int64_t head,
 
 Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t splits) {
   const std::int64_t rows = p.heads_q * (by_total(p) ? p.total_q : p.batch * p.seq_q);
-  Partials partials{splits, p.dim_v, nullptr, nullptr};
+  Partials partials{splits, p.dim_v};
   partials.state = workspace.take<RowState<float>>(rows * splits);
   partials.out = workspace.take<float>(rows * splits * p.dim_v);
+  if (p.want_row_max && p.unified_max) partials.most = workspace.take<float>(rows * splits);
   return partials;
 }
 
 void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
-                  const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit) {
+                  const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit,
+                  const float* most) {
   float sum[kMostValueDims];
   RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
   const bool finite = all_finite(sum, p.dim_v);
   if (!finite && !p.batch_invariant) all = join<true>(states, out, splits, p.dim_v, unit.to_log2, sum);
+  const RowState<float> of_keys{most ? *std::max_element(most, most + splits) : all.m, all.l};
   all = to_natural(all, unit.to_log2, unit.to_natural);
   if (p.sinks) {
     const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
@@ -93,6 +96,9 @@ void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::
     static_cast<std::int32_t*>(a.recomputed.data)[lse_offset(a.recomputed, seq.batch, head, row)] = left ? 1 : 0;
   }
   if (p.want_lse) static_cast<float*>(a.lse.data)[lse_offset(a.lse, seq.batch, head, row)] = finalize_natural(all).lse;
+  if (p.want_row_max)
+    static_cast<float*>(a.row_max.data)[lse_offset(a.row_max, seq.batch, head, row)] =
+        largest_score(to_natural(of_keys, unit.to_log2, unit.to_natural));
   const std::int64_t at = row_offset(a.out, seq.batch, head, row);
   with_float_type(p.out_dtype, [&](auto zero) { store_row<decltype(zero)>(sum, p.dim_v, a.out.data, at); });
 }
@@ -113,7 +119,8 @@ void combine(const Problem& p, const Tensors& a, const Partials& partials, const
     const Sequence seq = sequence_of(p, a, batch);
     for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
       const std::int64_t row = partial_row(p, seq, head, i);
-      finalize_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit);
+      finalize_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit,
+                   partials.most ? partials.most + row * partials.splits : nullptr);
     }
   });
 }

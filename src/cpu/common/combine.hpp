@@ -20,6 +20,7 @@ struct Partials {
   std::int64_t splits = 1, dim_v = 0;
   RowState<float>* state = nullptr;  // [rows][splits]
   float* out = nullptr;              // [rows][splits][dim_v]
+  float* most = nullptr;             // [rows][splits]: the largest scores, if asked for where m may be unified_max
 
   RowState<float>& state_of(std::int64_t row, std::int64_t split) const { return state[row * splits + split]; }
   float* out_of(std::int64_t row, std::int64_t split) const { return out + (row * splits + split) * dim_v; }
@@ -32,10 +33,11 @@ Merged<float> join_split(const RowState<float>& earlier, const RowState<float>& 
 // The row of Partials that belongs to an output row: [batch][heads_q][seq_q], packed [heads_q][total_q].
 std::int64_t partial_row(const Problem& problem, const Sequence& seq, std::int64_t head, std::int64_t token);
 
-// Joins `splits` states and writes out[.., head, token, :] and the LSE. `out` is [splits][dim_v].
+// Joins `splits` states and writes out[.., head, token, :], the LSE and the largest score. `out` is [splits][dim_v].
+// most: [splits], the largest scores; null: they are the states' m.
 void finalize_row(const Problem& problem, const Tensors& arguments, const Sequence& seq, std::int64_t head,
                   std::int64_t token, const RowState<float>* states, const float* out, std::int64_t splits,
-                  const ScoreUnit& unit);
+                  const ScoreUnit& unit, const float* most = nullptr);
 
 // finalize_row for every row of the problem; every state must have been written (m = -inf, l = 0 if it saw no key; its
 // O is not read then).

@@ -144,11 +144,14 @@ class DecodeRows {
     const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
     hn::Store(l, DF(), l_of(h, first));
   }
-  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state) const {
+  // most: the largest score, where the state refers to unified_max.
+  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state,
+           float most) const {
     const float* const o = o_of(h, r);
-    if (partials_.state == nullptr) return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, unit_);
+    if (partials_.state == nullptr) return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, unit_, &most);
     const std::int64_t to = partial_row(p_, seq_, row.head, row.token);
     partials_.state_of(to, split_) = state;
+    if (partials_.most) partials_.most[to * partials_.splits + split_] = most;
     std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
   }
   onepass::RowState<float> state_of(std::int64_t h, std::int64_t first, std::int64_t r) const {
@@ -164,7 +167,8 @@ class DecodeRows {
       DecodeRow row[R];
       describe<R>(h, first, row);
       for (std::int64_t r = 0; r < rows; ++r)
-        if (!p_.unified_max || left(h, first + r) != 0) put(h, first + r, row[r], state_of(h, first, r));
+        if (const auto state = state_of(h, first, r); !p_.unified_max || left(h, first + r) != 0)
+          put(h, first + r, row[r], state, state.m);
     });
   }
   // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
@@ -183,7 +187,7 @@ class DecodeRows {
                             (row_max >= phi || l == 0 || stands(o_of(h, first + r), scratch_.dim_v));
         left(h, first + r) = served ? 0.0f : 1.0f;
         if (served)
-          put(h, first + r, row[r], {phi, l});
+          put(h, first + r, row[r], {phi, l}, row_max);
         else
           all = false;
       }

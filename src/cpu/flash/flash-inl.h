@@ -256,9 +256,9 @@ struct FlashTask {
     });
   }
 
-  // O / l and the LSE, with the sink in the denominator.
+  // O / l and the LSE, with the sink in the denominator, and the largest score, without it.
   void epilogue(const Panel& panel) const {
-    HWY_ALIGN float factor[kPanel], lse[kPanel], sink[kPanel] = {};
+    HWY_ALIGN float factor[kPanel], lse[kPanel], row_max[kPanel], sink[kPanel] = {};
     if (p.sinks) {
       const ConstTensor& t = call.arguments.sinks;
       for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
@@ -270,6 +270,7 @@ struct FlashTask {
       const ScoreUnit& unit = panel.scores.unit;
       RowState<VF> state = to_natural(RowState<VF>{hn::Load(DF(), panel.m + lane), hn::Load(DF(), panel.l + lane)},
                                       splat(unit.to_log2), splat(unit.to_natural));
+      hn::Store(largest_score(state), DF(), row_max + lane);
       VF alpha = splat(1.0f);
       if (p.sinks) {
         const Merged<VF> joined = join_natural_sink(state, hn::Load(DF(), sink + lane));
@@ -290,10 +291,14 @@ struct FlashTask {
         pick_row(panel.out, kPanel, lane, p.dim_v, static_cast<decltype(zero)*>(out.data) + at);
       }
     });
-    for (int lane = 0; p.want_lse && lane < panel.rows; ++lane) {
+    if (p.want_lse) write_numbers(panel, lse, call.arguments.lse);
+    if (p.want_row_max) write_numbers(panel, row_max, call.arguments.row_max);
+  }
+  void write_numbers(const Panel& panel, const float* of_lanes, const Tensor& to) const {
+    for (int lane = 0; lane < panel.rows; ++lane) {
       const RowName name = row_name(p, task, panel.row + lane);
-      const Tensor& t = call.arguments.lse;
-      static_cast<float*>(t.data)[lse_offset(t, task.seq.batch, name.head, task.seq.q_begin + name.token)] = lse[lane];
+      static_cast<float*>(to.data)[lse_offset(to, task.seq.batch, name.head, task.seq.q_begin + name.token)] =
+          of_lanes[lane];
     }
   }
 

@@ -18,6 +18,14 @@ DEV i64 lse_offset(const ForwardParams& p, const WorkTile& x, i32 row) {
 DEV void write_lse(const ForwardParams& p, const WorkTile& x, i32 row, float lse) {
   if (p.lse && row < x.seq_q) p.lse[lse_offset(p, x, row)] = lse;
 }
+// most: the row's largest score, in natural units.
+DEV void write_row_max(const ForwardParams& p, const WorkTile& x, i32 row, float most) {
+  if constexpr (forward_features.row_max) {
+    const i64 at = x.map_batch * p.row_max_stride[0] + x.head * p.row_max_stride[1] +
+                   static_cast<i64>(x.q_begin + row) * p.row_max_stride[2];
+    if (row < x.seq_q) p.row_max[at] = most;
+  }
+}
 DEV i64 out_offset(const ForwardParams& p, const WorkTile& x, i32 row) {
   return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
 }
@@ -27,7 +35,7 @@ DEV void write_empty(const ForwardParams& p, const WorkTile& x, i32 first, i32 c
   const float lse = forward_features.sinks ? p.sinks[x.head * p.sink_stride] : kNegInf;
   for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
     for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
-    if (lane == 0) write_lse(p, x, row, lse);
+    if (lane == 0) write_lse(p, x, row, lse), write_row_max(p, x, row, kNegInf);
   }
 }
 
@@ -84,8 +92,20 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
   end.lse = last.lse;
   return end;
 }
+// The largest scores of a lane's two rows; nothing where they are not asked for.
+template <bool kAsked>
+struct RowMaxima {
+  DEV void put(int, float) {}
+  DEV float row_max(int) const { return kNegInf; }
+};
+template <>
+struct RowMaxima<true> {
+  float of[2];
+  DEV void put(int i, float most) { of[i] = most; }
+  DEV float row_max(int i) const { return of[i]; }
+};
 // The final states of a lane's two rows. They do not need O, so the last P V may still be in flight.
-struct FinalRows {
+struct FinalRows : RowMaxima<forward_features.row_max> {
   float inv[2], lse[2], share[2];
   bool right = true;  // else the rows are to be computed again
 };
@@ -112,6 +132,7 @@ DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const Lan
     const FinalRow row = finalize_row(p, x.head, state, kRoundedSums ? quad_sum(sums.norm[i]) : 0.0f);
     end.right = end.right && (unit_of(p).right(state) || is_rightly_lost(row.inv));
     end.inv[i] = row.inv, end.lse[i] = row.lse, end.share[i] = row.share;
+    if constexpr (forward_features.row_max) end.put(i, largest_score(RowState<float>{sums.largest_of(i), state.l}));
   }
   return end;
 }
@@ -120,6 +141,14 @@ DEV void write_lses(const ForwardParams& p, const WorkTile& x, const FragmentRow
   float* const at = p.lse + lse_offset(p, x, rows.row[0]);
   if (rows.row[0] < x.seq_q) at[0] = lse[0];
   if (rows.row[1] < x.seq_q) at[8 * p.lse_stride[2]] = lse[1];
+}
+
+DEV void write_maxima(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const FinalRows& end) {
+  if constexpr (forward_features.row_max) {
+    if (opaque_thread() % 4 != 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) write_row_max(p, x, rows.row[i], end.row_max(i));
+  }
 }
 
 // Adds the mean that was subtracted from V, times the share of the weights that keys have; contiguous columns.

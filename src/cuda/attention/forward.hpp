@@ -10,7 +10,8 @@ struct ForwardFeatures {
   ScalarType output;
   bool sinks;
   bool v_mean;  // what was taken out of V is added to O
-  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean)
+  bool row_max;
+  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean, row_max)
 };
 
 // Sixteen rows from `row` on that are not finite and go through the fallback; `before`: the warp's previous entry or
@@ -44,6 +45,8 @@ struct ForwardParams : AttentionParams {
   const int* tree;  // [batch, drafts], the parents
   long long tree_stride[2];
   int drafts;
+  float* row_max;
+  long long row_max_stride[3];
 
   // The rows of a sequence as this kernel sees it.
   ONEPASS_HD int own_rows(int rows) const {

@@ -96,7 +96,11 @@ ForwardFeatures features_of(const Problem& p) {
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
   f.tree = p.drafts > 0;
-  return {.attention = f, .output = scalar_type_of(p.out_dtype), .sinks = p.sinks, .v_mean = p.v_mean.has_value()};
+  return {.attention = f,
+          .output = scalar_type_of(p.out_dtype),
+          .sinks = p.sinks,
+          .v_mean = p.v_mean.has_value(),
+          .row_max = p.want_row_max};
 }
 
 std::string features_source(const ForwardFeatures& f) {
@@ -123,6 +127,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   fill_strides(f.v_stride, p.layout.v);
   fill_strides(f.out_stride, p.layout.out);
   fill_strides(f.lse_stride, p.layout.lse);
+  fill_strides(f.row_max_stride, p.layout.row_max);
   std::copy(p.layout.bias.begin(), p.layout.bias.end(), f.bias_stride);
   std::copy_n(p.layout.alibi_slopes.begin(), 2, f.slope_stride);
   f.sink_stride = p.layout.sinks[0];
@@ -174,6 +179,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.v = t.v.data;
   f.out = t.out.data;
   f.lse = static_cast<float*>(t.lse.data);
+  f.row_max = static_cast<float*>(t.row_max.data);
   f.fallback = reinterpret_cast<FallbackEntry*>(static_cast<std::byte*>(workspace) + kTileCounterBytes);
   f.cu_q = static_cast<const int*>(t.cu_seqlens_q.data);
   f.cu_k = static_cast<const int*>(t.cu_seqlens_k.data);

@@ -32,10 +32,40 @@ constexpr float kLazyLimit = kRoom * kLowUnit;
 // A state of weights that were not lowered, and the same LSE.
 DEV RowState<float> lifted(const RowState<float>& s, float low) { return {s.m - low, s.l * (1 / kLowUnit)}; }
 
+// The largest scores of a lane's two rows so far, in natural units: a lazy step's reference is not their maximum. Where
+// they are not asked for there is nothing.
+template <bool kAsked>
+struct LargestScores {
+  DEV void forget() {}
+  template <int N>
+  DEV void see(const float (&)[N], float) {}
+  DEV void see_maxima(const float (&)[2], float) {}
+  DEV float largest_of(int) const { return kNegInf; }
+};
+template <>
+struct LargestScores<true> {
+  float largest[2] = {kNegInf, kNegInf};
+
+  DEV void forget() { largest[0] = largest[1] = kNegInf; }
+  // unit: what takes these scores to natural ones.
+  template <int N>
+  DEV void see(const float (&s)[N], float unit) {
+    float part[2] = {kNegInf, kNegInf};
+#pragma unroll
+    for (int j = 0; j < N; ++j) part[row_of_element(j)] = fmaxf(part[row_of_element(j)], s[j]);
+    see_maxima(part, unit);
+  }
+  DEV void see_maxima(const float (&tile_max)[2], float unit) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) largest[i] = fmaxf(largest[i], tile_max[i] * unit);
+  }
+  DEV float largest_of(int i) const { return quad_max(largest[i]); }
+};
+
 // A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
 // the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
 // hides the difference (2^-9 of a value), an fp32 partial result does not.
-struct LaneRows {
+struct LaneRows : LargestScores<forward_features.row_max> {
   RowState<float> state[2];
   float norm[2];
 };
@@ -164,6 +194,8 @@ DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, cons
   row_max(s, columns, tile_max);
   const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], tile_max[0]), unit.open(rows.state[1], tile_max[1])};
   const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  rows.forget();
+  rows.see_maxima(tile_max, unit.unit);
   exponentiate<Element, kRounded>(s, put, weight_of, sum, rows.norm, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
@@ -176,6 +208,7 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   row_max(s, 2 * N, tile_max);
   const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], tile_max[0]),
                                         unit.advance(rows.state[1], tile_max[1])};
+  rows.see_maxima(tile_max, unit.unit);
   multiply_two_rows(o, r[0].alpha, r[1].alpha);
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
   const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
@@ -187,8 +220,9 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   }
 }
 
-// False, with nothing changed but p, for the whole warp if a sum or a reference has left its range: then softmax_exact
-// is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it by itself.
+// False, with nothing changed but p and the largest scores, for the whole warp if a sum or a reference has left its
+// range: then softmax_exact is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it
+// by itself.
 template <class Element, bool kRounded, class Unit, class Drop, int N>
 DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop,
                       float limit = kLazyLimit) {
@@ -197,6 +231,7 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
   const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
   exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+  rows.see(s, unit.unit);
   if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -216,6 +251,7 @@ DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[
   Reference r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   bool keeps[2] = {false, false};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
+  rows.see(s, unit.unit);
   const auto take = [&] {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

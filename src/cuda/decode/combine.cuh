@@ -9,15 +9,21 @@ namespace onepass::decode {
 
 struct Sums {  // of a row, over some keys: what its O is worth
   RowState<float> state;
-  float norm;  // see LaneRows
+  float norm;            // see LaneRows
+  float most = kNegInf;  // the row's largest score, natural, where it is asked for
+
+  DEV void see(float score) {  // of other keys
+    if constexpr (forward_features.row_max) most = fmaxf(most, score);
+  }
 };
 DEV void store_sums(u32 to, const Sums& s) {
-  store_four(to, __float_as_uint(s.state.m), __float_as_uint(s.state.l), __float_as_uint(s.norm), 0);
+  store_four(to, __float_as_uint(s.state.m), __float_as_uint(s.state.l), __float_as_uint(s.norm),
+             forward_features.row_max ? __float_as_uint(s.most) : 0);
 }
 DEV Sums load_sums(u32 from) {
-  u32 m, l, norm, unused;
-  load_four(from, m, l, norm, unused);
-  return {{__uint_as_float(m), __uint_as_float(l)}, __uint_as_float(norm)};
+  u32 m, l, norm, most;
+  load_four(from, m, l, norm, most);
+  return {{__uint_as_float(m), __uint_as_float(l)}, __uint_as_float(norm), __uint_as_float(most)};
 }
 
 // Partial results: a slot for each segment of a group that several segments make up.
@@ -71,6 +77,7 @@ struct RowEnd {
   PackedRow row;
   FinalRow end;
   bool lost, right, served = true;  // lost: is_rightly_lost
+  float row_max = kNegInf;
 
   DEV RowEnd(const DecodeParams& params, const Group& g, i32 number, const Sums& s)
       : p(params),
@@ -80,10 +87,12 @@ struct RowEnd {
         lost(is_rightly_lost(end.inv)),
         right(lost || (unit_of(params).right(s.state) && end.inv == end.inv)) {
     if constexpr (kUnified) served = is_served(params, s.state);
+    if constexpr (forward_features.row_max) row_max = largest_score(RowState<float>{s.most, s.state.l});
   }
   DEV void put_lse() const {
     const WorkTile x = group.work_tile(row.head);
     write_lse(p, x, row.token, end.lse);
+    write_row_max(p, x, row.token, row_max);
     if constexpr (kUnified) p.recomputed.set(x.map_batch, x.head, x.q_begin + row.token, !served);
   }
   // The flag of a row in which put() has found an element that must be computed again.
@@ -165,6 +174,7 @@ struct RowSums {
     for (i32 d = 0; d < 4; ++d) o[d] *= reference.alpha;
   }
   DEV void absorb_part(const float (&sums)[4], const float (&x)[4], float weight) {
+    all.see(sums[3]);
     absorb(all.state, sums[1] * weight);
     all.norm += sums[2] * weight;
 #pragma unroll

@@ -60,7 +60,8 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
       const Sums s = {{lane_rows[r].state[i].m, quad_sum(lane_rows[r].state[i].l)},
-                      kRoundedSums ? quad_sum(lane_rows[r].norm[i]) : 0.0f};
+                      kRoundedSums ? quad_sum(lane_rows[r].norm[i]) : 0.0f,
+                      lane_rows[r].largest_of(i)};
       if (lane % 4 == 0) store_sums(state_at(own_team(), first_row + 16 * r + 8 * i), s);
     }
   }
@@ -90,6 +91,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
       const float w = unit.part_weight(one.state.m, r);
       absorb(all.state, one.state.l * w);
       all.norm += one.norm * w;
+      all.see(one.most);
     }
     store_sums(united_at(row), all);
     if (segment.whole()) {
@@ -97,6 +99,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     } else {
       float* const to = partials.sums(slot, row);
       to[0] = all.state.m, to[1] = all.state.l, to[2] = all.norm;
+      if constexpr (forward_features.row_max) to[3] = all.most;
     }
   }
   if (segment.whole()) {

@@ -31,6 +31,7 @@ struct MlaConsumer {
   DEV void open(const Group& g) {
     seq_q = g.seq_q, seq_k = g.seq_k;
     for (int i = 0; i < 2; ++i) rows.state[i] = {}, rows.norm[i] = 0.0f;
+    rows.forget();
     fill(o, 0.0f);
     places.open(p, g, static_cast<i32>(warp() * 16));
   }

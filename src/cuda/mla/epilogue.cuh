@@ -82,6 +82,7 @@ DEV void write_partial(const MlaConsumer<side>& c, const Segment& segment, const
     if (side == 0 && c.lane() % 4 == 0) {
       float* const to = partials.sums(slot, row);
       to[0] = sums[i].state.m, to[1] = sums[i].state.l, to[2] = sums[i].norm;
+      if constexpr (forward_features.row_max) to[3] = sums[i].most;
     }
     float* const out = partials.output(slot, row) + side * 256;
 #pragma unroll
@@ -99,7 +100,9 @@ DEV void end_segment(MlaConsumer<side>& c, const Segment& segment) {
   Sums sums[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    sums[i] = {{c.rows.state[i].m, quad_sum(c.rows.state[i].l)}, kRoundedSums ? quad_sum(c.rows.norm[i]) : 0.0f};
+    sums[i] = {{c.rows.state[i].m, quad_sum(c.rows.state[i].l)},
+               kRoundedSums ? quad_sum(c.rows.norm[i]) : 0.0f,
+               c.rows.largest_of(i)};
     if (c.lane() % 4 == 0) store_sums(c.state(side, c.own_row() + 8 * i), sums[i]);
   }
   all_sync();  // S has been multiplied by both, so Q's memory is free, too
@@ -108,6 +111,7 @@ DEV void end_segment(MlaConsumer<side>& c, const Segment& segment) {
     const Sums a = load_sums(c.state(0, c.own_row() + 8 * i)), b = load_sums(c.state(1, c.own_row() + 8 * i));
     sums[i].state.l = a.state.l + b.state.l;
     sums[i].norm = a.norm + b.norm;
+    sums[i].see(a.most), sums[i].see(b.most);
   }
   if (segment.whole()) {
     write_rows(c, g, sums, typename ElementOf<forward_features.output>::Format{});

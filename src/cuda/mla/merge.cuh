@@ -15,7 +15,8 @@
 namespace onepass::decode {
 
 constexpr i32 kSlices = kMlaMergeThreads / 128, kSliceBytes = 128 * 32;
-constexpr i32 kRowsAtOnce = kRoundedSums ? 2 : 4;  // four spill 8 bytes where each has a second sum
+// Four spill 8 bytes where each has a second sum or a largest score.
+constexpr i32 kRowsAtOnce = kRoundedSums || forward_features.row_max ? 2 : 4;
 
 struct RowMerge {
   const DecodeParams& p;
@@ -36,7 +37,7 @@ struct RowMerge {
       float lo[2], hi[2];
       load_pair(lo, place(i) + 16);
       load_pair(hi, place(i) + 24);
-      const float sums[4] = {other.state.m, other.state.l, other.norm}, o[4] = {lo[0], lo[1], hi[0], hi[1]};
+      const float sums[4] = {other.state.m, other.state.l, other.norm, other.most}, o[4] = {lo[0], lo[1], hi[0], hi[1]};
       x.meet(unit, sums[0]);
       x.absorb_part(sums, o, unit.part_weight(sums[0], x.reference));
     }

@@ -25,6 +25,7 @@ enum class Pass { forward, backward };
 // ------------------------------------------------------------------------------------------------------------- checks
 void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
   for (const auto& [name, given] : {std::pair{"recomputed", t.recomputed.given()},
+                                    {"row_max", t.row_max.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
                                     {"seqused_k", t.seqused_k.given()},

@@ -170,6 +170,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   } else {
     p.want_lse = t.lse.given();
     p.want_recomputed = t.recomputed.given();
+    p.want_row_max = t.row_max.given();
   }
   for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
     if (!tensor.given()) return;

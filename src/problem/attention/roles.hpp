@@ -250,6 +250,19 @@ inline constexpr auto kAttentionRoles = [] {
        .c = &C::recomputed,
        .word = "recomputed",
        .flag = &Problem::want_recomputed},
+      {.role = R::row_max,
+       .name = "row_max",
+       .help = "fp32 [batch, heads, seq]: the rows' largest scores",
+       .types = Types::f32,
+       .axes = kRows,
+       .packed = kPackedRows,
+       .gradient_of = R::lse,
+       .layout = &L::row_max,
+       .output = &T::row_max,
+       .forward = Use::may_write,
+       .c = &C::row_max,
+       .word = "row_max",
+       .flag = &Problem::want_row_max},
   });
 }();
 

@@ -191,6 +191,7 @@ constexpr WordRow kRows[] = {
     flag_row<&P::log>("log"),
     {"unified_max"},
     {"recomputed"},
+    {"row_max"},
     {"softcap"},
     {"bias",
      [](Reading& r, const Word& w) {

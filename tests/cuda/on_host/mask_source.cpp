@@ -12,7 +12,8 @@ constexpr AttentionFeatures features = {.dim_qk = 64,
                                         .bounded_left = true,
                                         .bounded_right = true,
                                         .bool_mask = true};
-}
+constexpr ForwardFeatures forward_features = {.attention = features};
+}  // namespace onepass
 #include "cuda/attention/scores/mask_bits.cuh"
 #include "cuda/attention/scores/scores.cuh"
 #undef onepass

@@ -29,7 +29,7 @@ class Attend : RowBlocks {
       const int v_squares = static_cast<int>(depth_v_) / 32, qk_squares = static_cast<int>(depth_qk_) / 32;
       const int steps = (before.keys ? v_squares * (before.keys / 32 + 1) : 0) + after.keys / 32 * (qk_squares + 1);
       softmax.begin(s, now.keys, state_[now.block], alpha_[parity], rescale_[parity], t_.unit.to_log2,
-                    t_.out_type == DType::f32, steps);
+                    t_.out_type == DType::f32, t_.row_max, steps);
       // In this order: the weights of `before` lie where the scores of `after` will.
       if (before.keys) accumulate(before, 1 - parity, softmax);
       if (after.keys) scores(after, other, softmax);
@@ -64,7 +64,10 @@ class Attend : RowBlocks {
     for (int i = 0; i < count; ++i) {
       const SplitState& split = splits[i];
       if (!split.seen) continue;
-      for (int h = 0; h < 2; ++h) state_[0].set(h, {load(split.m + h * 16), load(split.l + h * 16)});
+      for (int h = 0; h < 2; ++h) {
+        state_[0].set(h, {load(split.m + h * 16), load(split.l + h * 16)});
+        store(state_[0].most + h * 16, load(split.most + h * 16));
+      }
       if (split.has_lost) {
         clear_lost(0);
         for (int d = 0; d < depth_v_; ++d) t_.scratch.lost[d] |= split.lost[d];

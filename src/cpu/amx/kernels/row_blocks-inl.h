@@ -22,6 +22,7 @@ class RowBlocks {
     for (int h = 0; h < 2; ++h) {
       const Merged<Vec> all = merge(joined_[b].half(h), state_[b].half(h), set(t_.unit.to_log2));
       joined_[b].set(h, all.state);
+      joined_[b].raise(h, load(state_[b].most + h * 16));
       store(join_[parity] + h * 16, all.alpha_a);
       store(join_[parity] + kRows + h * 16, all.alpha_b);
     }
@@ -42,7 +43,10 @@ class RowBlocks {
     to.seen = t_.scratch.blocks[b].first < t_.scratch.blocks[b].last;
     to.has_lost = has_lost_[b];
     if (!to.seen) return;
-    for (int h = 0; h < 2; ++h) store(to.m + h * 16, state_[b].half(h).m), store(to.l + h * 16, state_[b].half(h).l);
+    for (int h = 0; h < 2; ++h) {
+      store(to.m + h * 16, state_[b].half(h).m), store(to.l + h * 16, state_[b].half(h).l);
+      store(to.most + h * 16, load(state_[b].most + h * 16));
+    }
     __builtin_memcpy(to.o, o_of(b), static_cast<std::size_t>(depth_v_) * kRows * 4);
     if (to.has_lost) __builtin_memcpy(to.lost, t_.scratch.lost + b * depth_v_, static_cast<std::size_t>(depth_v_) * 4);
   }
@@ -74,6 +78,8 @@ class RowBlocks {
     std::uint32_t not_finite = 0;
     for (int h = 0; h < 2; ++h) {
       RowState<Vec> state = to_natural(state_[b].half(h), set(t_.unit.to_log2), set(t_.unit.to_natural));
+      const Vec most = largest_score(to_natural(RowState<Vec>{load(state_[b].most + h * 16), state.l},
+                                                set(t_.unit.to_log2), set(t_.unit.to_natural)));
       Vec keep = set(dropout_.active() ? dropout_.keep_scale : 1.0f);
       if (t_.sinks) {
         const Merged<Vec> joined = join_natural_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)});
@@ -81,11 +87,8 @@ class RowBlocks {
         keep = keep * joined.alpha_a;
       }
       const Final<Vec> end = finalize_natural(state);
-      alignas(64) float lse[16];
-      store(lse, end.lse);
-      for (int r = 0; r < 16; ++r) {
-        if (block.lse[h * 16 + r]) *block.lse[h * 16 + r] = lse[r];
-      }
+      write_numbers(block.lse + h * 16, end.lse);
+      write_numbers(block.row_max + h * 16, most);
       const Vec factor = keep * end.inv_l, nan = set(__builtin_nanf(""));
       Vec probe = set(0.0f);
       for (int d = 0; d < t_.dim_v; d += 16) {
@@ -104,6 +107,13 @@ class RowBlocks {
       not_finite |= static_cast<std::uint32_t>(~equal(probe, set(0.0f)) & equal(factor, factor)) << (16 * h);
     }
     t_.not_finite[b] = block.rows == kRows ? not_finite : not_finite & ((1u << block.rows) - 1u);
+  }
+  static void write_numbers(float* const* to, Vec x) {
+    alignas(64) float of_row[16];
+    store(of_row, x);
+    for (int r = 0; r < 16; ++r) {
+      if (to[r]) *to[r] = of_row[r];
+    }
   }
   AMX_INLINE void write_row(void* out, int d, __mmask16 dims, __m512i bits) {
     const Vec x{_mm512_castsi512_ps(bits)};

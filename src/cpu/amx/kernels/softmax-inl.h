@@ -6,10 +6,15 @@ namespace {
 // AVX-512.)
 struct BlockState {
   alignas(64) float m[kRows], l[kRows];
+  alignas(64) float most[kRows];  // the largest scores, where they are asked for: m lags
 
   AMX_INLINE void clear() {
-    for (int h = 0; h < 2; ++h) set(h, {Arith<Vec>::neg_inf(), Arith<Vec>::of(0.0)});
+    for (int h = 0; h < 2; ++h) {
+      set(h, {Arith<Vec>::neg_inf(), Arith<Vec>::of(0.0)});
+      store(most + h * 16, Arith<Vec>::neg_inf());
+    }
   }
+  AMX_INLINE void raise(int h, Vec scores) { store(most + h * 16, max(load(most + h * 16), scores)); }
   AMX_INLINE RowState<Vec> half(int h) const { return {load(m + h * 16), load(l + h * 16)}; }
   AMX_INLINE void set(int h, RowState<Vec> s) {
     store(m + h * 16, s.m);
@@ -47,10 +52,12 @@ struct Softmax {
   int items = 0, steps = 1, due = 0;
   bool again = false, searched = false;  // maxima of some rows
   bool fp32_out = false;
+  bool row_max = false, watches = false;  // the largest scores are asked for; weights() looks for them
 
   AMX_INLINE void begin(float* scores, int n, BlockState& of, float* alphas, bool& must_rescale, float unit,
-                        bool wide_out, int beside) {
+                        bool wide_out, bool largest, int beside) {
     s = scores, state = &of, alpha = alphas, rescale = &must_rescale, keys = n, fp32_out = wide_out;
+    row_max = largest;
     restart(unit);
     *rescale = again = searched = false;
     for (int h = 0; h < 2; ++h) {
@@ -59,13 +66,14 @@ struct Softmax {
     }
     const bool lagging = (keeps[0] & keeps[1]) == 0xffff;
     if (lagging) phase = kWeights;
+    watches = lagging && row_max;
     items = (lagging ? 0 : n / kMaxItem) + n / kWeightItem;
     steps = beside, due = 0;
   }
   // After finish() was false, with fresh scores.
   AMX_INLINE void begin_again(float unit) {
     restart(unit);
-    again = true;
+    again = true, watches = false;
   }
   // Called once per step of the tiles: runs the items that keep pace with them.
   AMX_INLINE void beside_tiles() {
@@ -81,6 +89,7 @@ struct Softmax {
       RowState<Vec> rows = state->half(h);
       absorb(rows, sum[h]);
       state->set(h, rows);
+      if (row_max) state->raise(h, tile_max[h]);
     }
     return true;
   }
@@ -150,6 +159,8 @@ struct Softmax {
       factor.v[i] = to_log2;
       step.after.v[i] = after[i / 4];
     }
+    if (watches)
+      for (int i = 0; i < 8; ++i) tile_max[i / 4] = max(tile_max[i / 4], x.v[i]);
     const Octet all = fused_weight(x, factor, step);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read

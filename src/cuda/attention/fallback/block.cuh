@@ -137,7 +137,13 @@ DEV void store(u32 bad, const Rows& rows, const Sums& sums, i32 column, const Ls
     const RowFactor end = finish(rows, i, sums.state[i], sums.norm[i]);
     if (!rows.exists(i)) continue;
     const WorkTile x = rows.tile(i);
-    if (lses(i) && rows.lane % 4 == 0) write_lse(p, x, rows.row(i), end.lse);
+    if (lses(i) && rows.lane % 4 == 0) {
+      write_lse(p, x, rows.row(i), end.lse);
+      if constexpr (forward_features.row_max) {
+        const auto unit = unit_of(p);
+        write_row_max(p, x, rows.row(i), largest_score(to_natural(sums.state[i], unit.factor, unit.unit)));
+      }
+    }
     const i64 out = out_offset(p, x, rows.row(i)) + column + 16 * (rows.lane % 4);
 #pragma unroll
     for (i32 c = 0; c < 16; ++c) {

@@ -56,6 +56,9 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
   const Step<float> reference = refer_to(state.m, scale);
   state = to_natural(state, scale, scores.unit().unit);
   const float largest = state.m;
+  if constexpr (forward_features.row_max) {
+    if (lane == 0) write_row_max(p, x, row, largest_score(state));
+  }
   float share = 1.0f;  // of the keys, beside the sink
   if constexpr (forward_features.sinks) {
     const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);

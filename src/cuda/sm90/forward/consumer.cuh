@@ -217,7 +217,10 @@ struct Consumer {
       const float factor = kFp8 ? value_factor / kHeadFactor : value_factor;
       final.inv[0] *= factor, final.inv[1] *= factor;
     }
-    if (part() == 0) write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
+    if (part() == 0) {
+      write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
+      write_maxima(p, tile, FragmentRows::from(first_row(tile)), final);
+    }
     return final;
   }
   DEV void store(const WorkTile& tile, const FinalRows& final) {

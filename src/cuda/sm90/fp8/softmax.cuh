@@ -82,6 +82,8 @@ DEV void softmax_first_e4m3(float (&s)[N], u32 (&p)[W], LaneRows& rows, const Un
   row_max(s, 2 * N, top);
   const decltype(unit.keep({})) r[2] = {raised(unit.open(rows.state[0], top[0]), up.by()),
                                         raised(unit.open(rows.state[1], top[1]), up.by())};
+  rows.forget();
+  rows.see_maxima(top, unit.unit);
   const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
   if constexpr (kInPlace)
     exponentiate_in_place(s, weight_of, sum);
@@ -98,6 +100,7 @@ DEV void softmax_next_e4m3(const float (&s)[N], u32 (&p)[W], float (&o)[M], floa
   {
     const decltype(unit.keep({})) r[2] = {raised(unit.keep(rows.state[0]), up.by()),
                                           raised(unit.keep(rows.state[1]), up.by())};
+    rows.see(s, unit.unit);
     const float top = exponentiate_e4m3(s, p, [&](float x, int row) { return unit.lazy_weight(x, r[row]); }, sum);
     if (!__any_sync(0xffffffffu, !unit.lazy(rows) || !(top <= kLargestWeight))) return up.absorb(rows.state, sum);
   }
