@@ -55,7 +55,7 @@ const Sm80BackwardKernel kernel = {
                [&] { attention_backward_bias(params_at(p)); });
     },
     [](const void* p, unsigned grid) {
-      run_grid(grid, onepass::kPostThreads, 0, [&] { attention_backward_post(params_at(p)); });
+      run_grid(grid, onepass::kPostThreads, onepass::kRepairBytes, [&] { attention_backward_post(params_at(p)); });
     },
     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }};
 [[maybe_unused]] const bool added = (sm80_backward_kernels.push_back(&kernel), true);

@@ -59,7 +59,7 @@ const Sm90BackwardKernel kernel = {
           onepass::sm90::config.paired ? 2 : 1);
     },
     [](const void* p, unsigned grid) {
-      run_grid(grid, onepass::kPostThreads, 0, [&] { attention_backward_post(params_at(p)); });
+      run_grid(grid, onepass::kPostThreads, onepass::kRepairBytes, [&] { attention_backward_post(params_at(p)); });
     },
     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }};
 [[maybe_unused]] const bool added = (sm90_backward_kernels.push_back(&kernel), true);

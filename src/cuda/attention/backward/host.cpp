@@ -146,7 +146,7 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
                        });
   };
   pre_ = add(&BackwardPrograms::pre, "pre", pre_shared_bytes());
-  if (f.dq || f.dk || f.dv) post_ = add(&BackwardPrograms::post, "post", 0);
+  if (f.dq || f.dk || f.dv) post_ = add(&BackwardPrograms::post, "post", kRepairBytes);
   if (f.dsinks || f.dslopes) sums_ = add(&BackwardPrograms::sums, "sums", 0);
 }
 

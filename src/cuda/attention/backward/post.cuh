@@ -172,13 +172,13 @@ DEV bool has_broken_keys(const BackwardParams& p) {
 }
 
 // Rows that are not finite once more. A function that is called: the conversion would lose CTAs to its registers.
-__device__ __noinline__ void repair(const BackwardParams& p, u32 broken_above, u32 broken_below) {
+__device__ __noinline__ void repair(const BackwardParams& p, u32 broken_above, u32 broken_below, u32 memory) {
   if constexpr (backward_features.dq) {
     __syncwarp();  // what these lanes have stored stands before what others store again
     if ((broken_above | broken_below) != 0) repair_rows(p, broken_above, broken_below);
   }
   if constexpr (kKeyParts > 0)
-    if (has_broken_keys(p)) repair_marked_keys<kKeyParts, kPostThreads / 32>(p);
+    if (has_broken_keys(p)) repair_marked_keys<kKeyParts, kPostThreads / 32>(p, memory);
 }
 
 }  // namespace onepass
@@ -186,6 +186,7 @@ __device__ __noinline__ void repair(const BackwardParams& p, u32 broken_above, u
 extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, onepass::kPostCtas)
     attention_backward_post(const __grid_constant__ onepass::BackwardParams p) {
   using namespace onepass;
+  extern __shared__ __align__(128) unsigned char smem[];
   wait_for_kernel_before();
   const bool keys = has_broken_keys(p);  // read ahead of the conversion
   u32 broken[2] = {0, 0};
@@ -194,5 +195,5 @@ extern "C" __global__ void __launch_bounds__(onepass::kPostThreads, onepass::kPo
     const WorkTile x = own.head < p.heads ? rows_of_block(p, own.head, own.block) : WorkTile{.row = -1};
     if (x.row >= 0 && x.row + own.first < x.seq_q) convert_rows(p, x, dq_sums_of(p, own.place), own.first, broken);
   }
-  if (keys || (broken[0] | broken[1]) != 0) repair(p, broken[0], broken[1]);
+  if (keys || (broken[0] | broken[1]) != 0) repair(p, broken[0], broken[1], shared_address(smem));
 }

@@ -5,6 +5,7 @@
 // It ends once all elements that were not finite are known to be right. Otherwise a second one takes all blocks.
 #pragma once
 #include "cuda/attention/backward/repair_rows.cuh"
+#include "cuda/attention/backward/repair_team.cuh"
 
 namespace onepass::fallback {
 
@@ -15,6 +16,7 @@ struct KeyRepair {
   const BackwardParams& p;
   const WorkTile& x;
   const i32 first, lane;
+  const RepairTeam& team;
   const bool slopes;
   void* const to;
   const long long (&stride)[3];
@@ -26,14 +28,14 @@ struct KeyRepair {
   // Columns `column` to `column` + 63. rows: all bits of this lane's keys that exist.
   DEV void run(u32 rows, i32 column) const {
     repair_span<kDim>(
-        to, [&](i32 i) { return place(i); }, rows, column, lane,
+        to, [&](i32 i) { return place(i); }, rows, column, team,
         [&](Output& o, u32& flags, float& unit, u32 bad, bool all, bool& skipped) {
-          return add(o, flags, unit, bad, column, all, skipped);
+          add(o, flags, unit, bad, column, all, skipped);
         });
   }
 
  private:
-  DEV bool add(Output& o, u32& flags, float& unit, u32 bad, i32 column, bool all, bool& skipped) const {
+  DEV void add(Output& o, u32& flags, float& unit, u32 bad, i32 column, bool all, bool& skipped) const {
 #pragma unroll 1
     for (i32 head = x.head * p.heads_per_kv; head < (x.head + 1) * p.heads_per_kv; ++head) {
       WorkTile y = x;
@@ -47,7 +49,7 @@ struct KeyRepair {
       const TokenRows source = slopes ? q : dout;
       const Band32::Range rows = rows_that_see(scores.band, first, min(first + 16, x.seq_k));
 #pragma unroll 1
-      for (i32 row = rows.lo / kKeys * kKeys; row < rows.hi; row += kKeys) {
+      for (i32 row = (rows.lo / kKeys + team.warp) * kKeys; row < rows.hi; row += team.warps * kKeys) {
         if (!all && !is_suspect(y, source, row, column)) {
           skipped = true;
           continue;
@@ -59,10 +61,9 @@ struct KeyRepair {
         if (!__any_sync(kAll, seen != 0)) continue;
         if constexpr (features.input == ScalarType::f16) fit(s, o, unit);
         flags |= multiply_columns<kAlignedRepairs, kDim>(o, s, seen, source, row, column, lane);
-        if (!__any_sync(kAll, (bad & ~flags & ~lost_sums(o)) != 0)) return true;
+        if (all_right(bad, o, flags)) return;
       }
     }
-    return false;
   }
   // True if one of 32 rows may bring a NaN or an infinity to some element of the span.
   DEV bool is_suspect(const WorkTile& y, const TokenRows& source, i32 row, i32 column) const {
@@ -122,7 +123,7 @@ DEV KeyTile keys_of_mark(const BackwardParams& p, i64 mark) {
 constexpr i32 kSpansOfDk = backward_features.dk ? padded(features.dim_qk, fallback::kSpan) / fallback::kSpan : 0,
               kSpansOfDv = backward_features.dv ? padded(features.dim_v, fallback::kSpan) / fallback::kSpan : 0,
               kKeyParts = fallback::kRepairs || kSpansOfDk + kSpansOfDv == 0 ? kSpansOfDk + kSpansOfDv : 16;
-DEV void repair_keys(const BackwardParams& p, const KeyTile& x, i32 part) {
+DEV void repair_keys(const BackwardParams& p, const KeyTile& x, i32 part, const fallback::RepairTeam& team) {
   if constexpr (fallback::kRepairs) {
     const WorkTile rows = rows_of(x, x.head, 0);
     const i32 lane = static_cast<i32>(threadIdx.x % 32);
@@ -131,28 +132,42 @@ DEV void repair_keys(const BackwardParams& p, const KeyTile& x, i32 part) {
     const i32 column = (slopes ? part : part - kSpansOfDk) * fallback::kSpan;
     if constexpr (features.dim_qk == features.dim_v)  // one text for both
       fallback::KeyRepair<features.dim_qk>{
-          p, rows, x.key, lane, slopes, slopes ? p.dk : p.dv, slopes ? p.dk_stride : p.dv_stride}
+          p, rows, x.key, lane, team, slopes, slopes ? p.dk : p.dv, slopes ? p.dk_stride : p.dv_stride}
           .run(keys, column);
     else if (slopes)
-      fallback::KeyRepair<features.dim_qk>{p, rows, x.key, lane, true, p.dk, p.dk_stride}.run(keys, column);
+      fallback::KeyRepair<features.dim_qk>{p, rows, x.key, lane, team, true, p.dk, p.dk_stride}.run(keys, column);
     else
-      fallback::KeyRepair<features.dim_v>{p, rows, x.key, lane, false, p.dv, p.dv_stride}.run(keys, column);
-  } else if (x.key + part < x.seq_k) {
+      fallback::KeyRepair<features.dim_v>{p, rows, x.key, lane, team, false, p.dv, p.dv_stride}.run(keys, column);
+  } else if (team.warp == 0 && x.key + part < x.seq_k) {
     fallback_key(p, x, x.key + part);
   }
 }
 
-// All keys that are marked, by all warps of the grid, a part each. Warps of a CTA take neighbouring keys, since those
-// read the same rows.
+// All keys that are marked, by the whole grid, in parts. If there are few, a CTA takes a part at a time. Otherwise each
+// warp takes one, and warps of a CTA take neighbouring keys, since those read the same rows.
 template <i32 parts, i32 warps>  // of a CTA
-DEV void repair_marked_keys(const BackwardParams& p) {
-  const i64 marks = static_cast<i64>(p.heads_kv) * p.k_blocks * (kBlockK / 16);
+DEV void repair_marked_keys(const BackwardParams& p, u32 memory) {
+  const i32 warp = static_cast<i32>(threadIdx.x / 32);
+  const i64 marks = static_cast<i64>(p.heads_kv) * p.k_blocks * (kBlockK / 16), all = marks * parts;
+  const auto is_marked = [&](i64 mark) { return p.broken_keys[1 + mark] == static_cast<u32>(p.call); };
+  fallback::RepairTeam team{memory, warp, warps};
+  i32 own = 0, count = 0;
+#pragma unroll 4
+  for (i64 mark = threadIdx.x; mark < marks; mark += warps * 32) own += is_marked(mark);
+  team.each_word(static_cast<u32>(warp_sum(own)), [&](u32 x) { count += static_cast<i32>(x); });
+  const bool few = count * parts <= static_cast<i32>(gridDim.x);
+  if (!few) team.warp = 0, team.warps = 1;
+  const i64 step = few ? gridDim.x : gridDim.x * warps, begin = few ? blockIdx.x : blockIdx.x * warps + warp;
 #pragma unroll 1
-  for (i64 at = blockIdx.x * warps + threadIdx.x / 32; at < marks * parts; at += gridDim.x * warps) {
-    const i64 mark = at % marks;
-    if (p.broken_keys[1 + mark] != static_cast<u32>(p.call)) continue;
-    const KeyTile x = keys_of_mark(p, mark);
-    if (x.key < x.seq_k) repair_keys(p, x, static_cast<i32>(at / marks));
+  for (i64 first = begin; first < all; first += 32 * step) {  // a part for each lane, to look at
+    const i64 ahead = first + team.lane() * step;
+    u32 bits = __ballot_sync(fallback::kAll, ahead < all && is_marked(ahead % marks));
+#pragma unroll 1
+    for (; bits != 0; bits &= bits - 1) {
+      const i64 at = first + (__ffs(static_cast<int>(bits)) - 1) * step;
+      const KeyTile x = keys_of_mark(p, at % marks);
+      if (x.key < x.seq_k) repair_keys(p, x, static_cast<i32>(at / marks), team);
+    }
   }
 }
 

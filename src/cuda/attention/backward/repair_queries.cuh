@@ -26,14 +26,14 @@ struct QueryRepair {
 #pragma unroll 1
     for (i32 column = 0; column < kDim; column += kSpan)
       repair_span<kDim>(
-          p.dq, [&](i32 i) { return place(i); }, rows, column, lane,
+          p.dq, [&](i32 i) { return place(i); }, rows, column, RepairTeam{0, 0, 1},
           [&](Output& o, u32& flags, float& unit, u32 bad, bool all, bool& skipped) {
-            return add(scores, o, flags, unit, bad, column, all, skipped);
+            add(scores, o, flags, unit, bad, column, all, skipped);
           });
   }
 
  private:
-  DEV bool add(const HeadScores& scores, Output& o, u32& flags, float& unit, u32 bad, i32 column, bool all,
+  DEV void add(const HeadScores& scores, Output& o, u32& flags, float& unit, u32 bad, i32 column, bool all,
                bool& skipped) const {
     const i32 kv_head = x.head / p.heads_per_kv;
     const TokenRows q = token_rows(p.q, p.q_stride, x.map_batch, x.head, x.q_begin, x.seq_q),
@@ -55,9 +55,8 @@ struct QueryRepair {
       if (!__any_sync(kAll, seen != 0)) continue;
       if constexpr (features.input == ScalarType::f16) fit(s, o, unit);
       flags |= multiply_columns<kAlignedRepairs, kDim>(o, s, seen, k, key, column, lane);
-      if (!__any_sync(kAll, (bad & ~flags & ~lost_sums(o)) != 0)) return true;
+      if (all_right(bad, o, flags)) return;
     }
-    return false;
   }
   // Products of pairs become dS, those of hidden pairs 0. Returns a bit for each pair that is seen.
   DEV u32 factors(Scores& s, const Scores& dp, const HeadScores& scores, i32 first_key) const {

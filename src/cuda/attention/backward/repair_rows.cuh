@@ -5,8 +5,7 @@
 // (bit_at). place(i): where row i begins in the gradient, with the lane's columns of the first span.
 #pragma once
 #include "cuda/attention/backward/fallback.cuh"
-#include "cuda/attention/fallback/products.cuh"
-#include "cuda/device/reduce.cuh"
+#include "cuda/attention/backward/repair_team.cuh"
 
 namespace onepass::fallback {
 
@@ -66,6 +65,11 @@ DEV u32 lost_sums(const Output& o) {
   return bits;
 }
 
+// Each of `bad` is right as it stands, since its row sees what is not finite.
+DEV bool all_right(u32 bad, const Output& o, u32 flags) {
+  return !__any_sync(kAll, (bad & ~flags & ~lost_sums(o)) != 0);
+}
+
 // Factors in a unit in which fp16 has room for them, and the sums, too.
 DEV void fit(Scores& s, Output& o, float& unit) {
   float most = 0.0f;
@@ -83,11 +87,12 @@ DEV void fit(Scores& s, Output& o, float& unit) {
   for (float& x : s) x *= inverse;
 }
 
-// Columns `column` to `column` + 63 of sixteen rows of a gradient. add(o, flags, unit, bad, all, skipped): their sums;
-// true once all of `bad` are right as they stand. Without `all` it skips what brings no NaN and no infinity, and says
-// so.
+// Columns `column` to `column` + 63 of sixteen rows of a gradient. add(o, flags, unit, bad, all, skipped): their sums,
+// or the team's warp's part of them. It ends once all of `bad` are right as they stand. Without `all` it skips what
+// brings no NaN and no infinity, and says so.
 template <i32 kDim, class Place, class Add>
-DEV void repair_span(void* to, const Place& place, u32 rows, i32 column, i32 lane, const Add& add) {
+DEV void repair_span(void* to, const Place& place, u32 rows, i32 column, const RepairTeam& team, const Add& add) {
+  const i32 lane = team.lane();
   const u32 bad = lost_elements<kDim>(to, place, rows, column, lane);
   if (!__any_sync(kAll, bad != 0)) return;
 #pragma unroll 1
@@ -96,9 +101,11 @@ DEV void repair_span(void* to, const Place& place, u32 rows, i32 column, i32 lan
     u32 flags = 0;
     float unit = 1.0f;
     bool skipped = false;
-    if (add(o, flags, unit, bad, all, skipped)) return;
+    add(o, flags, unit, bad, all, skipped);
+    team.join(o, flags, unit, skipped);
+    if (all_right(bad, o, flags)) return;
     if (skipped) continue;
-    store_elements(to, place, o, flags, unit, bad, column);
+    if (team.warp == 0) store_elements(to, place, o, flags, unit, bad, column);
     return;
   }
 }
