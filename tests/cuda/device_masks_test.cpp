@@ -42,6 +42,7 @@ TEST_F(DeviceMasks, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
                            "h4/2 s300x200 d{40|128} fp32 {causal_top_left|window=30:3} lse",
                            "h4/2 s150x200 d64 {bf16|fp32} mask=11qk {|scale=-0.2} lse",
                            "h4/2 s150x200 d{64|128} {bf16|fp32} causal_bottom_right scale=-0.3 lse",
+                           "h4/2 s150x200 d{300|512} {bf16|fp16} {causal_bottom_right|mask=11qk} lse",
                            "h4/2 s150x200 d64 bf16 mask=b1qk window=20:2 sinks softcap=30 dropout=0.3 seed=2 lse"})
     test::expand(line, lines);
   Findings findings;

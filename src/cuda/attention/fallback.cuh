@@ -44,7 +44,7 @@ struct HeadRows {
 
 // The rows that a team's warps have left in a tile, of which this warp has those from `first` on, or none. wrong: a
 // row's state is not right. kAligned: rows of q, k and v begin at multiples of 16 bytes.
-template <bool kAligned, class Team>
+template <bool kAligned, bool kWords, class Team>
 DEV void repair_tile(const ForwardParams& p, const Team& team, const typename Team::Tile& tile, const WorkTile& x,
                      const HeadScores& scores, i32 first, bool wrong) {
   using namespace fallback;
@@ -54,27 +54,30 @@ DEV void repair_tile(const ForwardParams& p, const Team& team, const typename Te
   const Band32::Range keys = scores.band.key_range(tile.first, min(tile.end, x.seq_q));
   const KeyRows k{p, view, p.k, p.k_stride, keys.hi}, v{p, view, p.v, p.v_stride, keys.hi};
   const u32 elements = elements_of<kAligned>(rows);
-  Elements bad = {};
 #pragma unroll 1
-  for (i32 s = 0; s < kSpans; ++s) {
-    const u32 some = elements & look_ahead(rows, s * kSpan, wrong);
-#pragma unroll
-    for (i32 i = 0; i < kSpans; ++i) bad.of[i] = i == s ? some : bad.of[i];
-  }
-  Elements found = {};
-  if constexpr (kExplains) found = explain<kAligned>(bad, rows, team, k, v, keys);
+  for (i32 begin = 0; begin < kSpanGroups * kGroupSpans * kSpan; begin += kGroupSpans * kSpan) {
+    Elements bad = {};
 #pragma unroll 1
-  for (i32 s = 0; s < kSpans; ++s) {
-    u32 left = 0;
+    for (i32 s = 0; s < kGroupSpans; ++s) {
+      const u32 some = elements & look_ahead<kWords>(rows, begin + s * kSpan, wrong);
 #pragma unroll
-    for (i32 i = 0; i < kSpans; ++i) left = i == s ? bad.of[i] & (wrong ? ~0u : ~found.of[i]) : left;
-    if (__any_sync(kAll, left != 0)) recompute<kAligned>(left, rows, k, v, s * kSpan, wrong);
+      for (i32 i = 0; i < kGroupSpans; ++i) bad.of[i] = i == s ? some : bad.of[i];
+    }
+    Elements found = {};
+    if constexpr (kExplains) found = explain<kAligned>(bad, rows, team, k, v, keys, begin);
+#pragma unroll 1
+    for (i32 s = 0; s < kGroupSpans; ++s) {
+      u32 left = 0;
+#pragma unroll
+      for (i32 i = 0; i < kGroupSpans; ++i) left = i == s ? bad.of[i] & (wrong ? ~0u : ~found.of[i]) : left;
+      if (__any_sync(kAll, left != 0)) recompute<kAligned>(left, rows, k, v, begin + s * kSpan, wrong);
+    }
   }
 }
 
 // Everything that the warps of a team have remembered. Each warp's stores of its tiles must have completed. kPlaces:
 // entries of a tile.
-template <bool kAligned, i32 kPlaces, class Team>
+template <bool kAligned, bool kWords, i32 kPlaces, class Team>
 DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, const Team& team) {
   constexpr bool kByPairs = bytes_of(features.keys) == 1 || forward_features.v_mean;
   team.sync();
@@ -98,7 +101,7 @@ DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, cons
 #pragma unroll 1
       for (i32 row = first; row < min(first + 16, x.seq_q); ++row) fallback_row(p, x, scores, row);
     } else {
-      repair_tile<kAligned>(p, team, tile, x, scores, first, own && e.row != first);
+      repair_tile<kAligned, kWords>(p, team, tile, x, scores, first, own && e.row != first);
     }
     if (own) at = e.before;
     team.sync();

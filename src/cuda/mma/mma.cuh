@@ -44,4 +44,12 @@ DEV void mma_1688(float* d, const u32* a, u32 b0, u32 b1) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d[16 x 8] += the number of common bits of rows of a and columns of b, of 128 bits. Lane 4 g + t has bits 32 t to 32 t
+// + 31 of rows g and g + 8, and of column g.
+DEV void mma_bits(i32* d, const u32* a, u32 b) {
+  asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 }  // namespace onepass

@@ -1,11 +1,26 @@
 // Warps of a CTA that have ended their tiles. They tell each other in shared memory what they have left; nothing else
 // uses it by then.
 #pragma once
-#include "cuda/attention/forward.hpp"
+#include "cuda/attention/fallback/pieces.cuh"
+#include "cuda/attention/scores/scores.cuh"
 #include "cuda/device/barrier.cuh"
 #include "cuda/device/shared.cuh"
 
 namespace onepass::fallback {
+
+// recompute() alone is as good where every row sees every key: it soon meets what explains an element. A pair whose
+// score is -inf is hidden: a bias or a score_mod can make it so. Else it takes an infinity or elements of 2^58 and
+// more, so q is looked through, and K where V is not finite.
+constexpr bool kMasksHide = features.bounded_left || features.bounded_right || features.masks() || features.tree ||
+                            features.packed || features.cache();
+constexpr bool kScoresHide = kTransforms && !kCapLast;
+constexpr i32 kSpans = (features.dim_v + kSpan - 1) / kSpan;
+// fp32 beyond 256 columns has no register left: its main loop would spill.
+constexpr bool kExplains = kMasksHide && !kScoresHide && (kHalves || kSpans <= 4);
+
+// A group of spans is looked at together: the bits of a lane's elements are two registers for each.
+constexpr i32 kMostTogether = kExplains ? 4 : 1, kSpanGroups = (kSpans + kMostTogether - 1) / kMostTogether,
+              kGroupSpans = (kSpans + kSpanGroups - 1) / kSpanGroups;
 
 // Sixteen rows that a warp has left; tile < 0: none.
 struct LeftRows {
@@ -13,10 +28,10 @@ struct LeftRows {
 };
 
 // A note of a warp: its LeftRows, the state of the 32 keys that it has looked at, whether its rows need more. Behind
-// the notes: a word for each column of those keys.
+// the notes: a word for each column of those keys, of a group of spans.
 template <i32 kWarps_, u32 kBarrier>
 struct Team {
-  static constexpr i32 kWarps = kWarps_, kNoteBytes = 32, kColumns = (features.dim_v + 63) / 64 * 64;
+  static constexpr i32 kWarps = kWarps_, kNoteBytes = 32, kColumns = kGroupSpans * kSpan;
   const u32 memory;  // kBytes, at a multiple of 16
   const i32 warp;
   static constexpr u32 kBytes = kWarps * (kNoteBytes + 4 * kColumns);

@@ -58,7 +58,8 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
   __syncwarp();
   constexpr i32 kWarps = kGroups * kGroupWarps;
   const i32 warp = static_cast<i32>(opaque_thread() - kGroupThreads) / 32;
-  run_fallback<true, kWarps>(p, c.fallback, fallback::Team<kWarps, kSchedulerBarrier + kGroups>{memory.base, warp});
+  run_fallback<true, true, kWarps>(p, c.fallback,
+                                   fallback::Team<kWarps, kSchedulerBarrier + kGroups>{memory.base, warp});
 }
 
 }  // namespace onepass::sm90

@@ -90,4 +90,14 @@ DEV void mma_1688(float* d, const u32* a, u32 b0, u32 b1) {
   }
 }
 
+DEV void mma_bits(i32* d, const u32* a, u32 b) {
+  struct Bits {
+    u32 a[2], b;
+  };
+  const auto all = warps::share(Bits{{a[0], a[1]}, b});
+  const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (u32 i = 0; i < 4; ++i)
+    for (u32 k = 0; k < 4; ++k) d[i] += std::popcount(all[4 * g + k].a[i / 2] & all[4 * (2 * t + i % 2) + k].b);
+}
+
 }  // namespace onepass
