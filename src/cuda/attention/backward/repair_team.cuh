@@ -6,7 +6,7 @@
 
 namespace onepass::fallback {
 
-// warps = 1: a warp alone, for whom nothing is joined. memory: kRepairBytes of shared memory.
+// warps = 1: a warp alone, and nothing is joined. memory: kRepairBytes of shared memory.
 struct RepairTeam {
   u32 memory;
   i32 warp, warps;
