@@ -1,5 +1,6 @@
 """Block masks: which tiles of rows and keys a mask leaves."""
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Mapping
@@ -100,7 +101,8 @@ class BlockMask:
         torch: Any = sys.modules["torch"] if _devices.is_torch(q) else None
         cupy: Any = sys.modules["cupy"] if _devices.is_cupy(q) else None
         place = q.device if torch else q.device.id if cupy else None
-        made = self.__dict__.setdefault("_made", {})  # by place
+        keeps = torch is None or _kinds.keeps(torch)
+        made = self.__dict__.setdefault("_made", {}) if keeps else {}  # by place
         if place not in made:
 
             def moved(x: Any) -> Any:
@@ -111,8 +113,9 @@ class BlockMask:
                 with cupy.cuda.Device(place):
                     return cupy.asarray(x)
 
-            buffers = {name: moved(x) for name, x in (self.mod_buffers or {}).items()}
-            made[place] = moved(self.states().astype(np.int32)), buffers
+            with _kinds.to_keep(torch) if torch and keeps else contextlib.nullcontext():
+                buffers = {name: moved(x) for name, x in (self.mod_buffers or {}).items()}
+                made[place] = moved(self.states().astype(np.int32)), buffers
         return made[place]
 
     def __repr__(self) -> str:

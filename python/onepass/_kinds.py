@@ -4,7 +4,9 @@ A lazily negated tensor, a mask beside the values, a recorder that sees no call 
 memory alone would be silently wrong. No library is ever imported here.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from . import _numpy as np
@@ -28,6 +30,23 @@ def _recorder(torch: Any) -> str | None:
         if proxies is not None and proxies.get_proxy_mode() is not None:
             return "torch.fx"
     return None
+
+
+def keeps(torch: Any) -> bool:
+    """False in a trace, a mode or a transformation of torch: a later call cannot use the tensors that are made then."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+@contextlib.contextmanager
+def to_keep(torch: Any) -> Iterator[None]:
+    """A later call may save the tensors that are made inside for its backward, in inference mode too."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def plain_tensor(name: str, x: Any, torch: Any, place: Any) -> Any:

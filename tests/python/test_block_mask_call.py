@@ -100,6 +100,7 @@ def test_refusals(rng):
 
 def test_torch(rng, torch):
     import onepass.torch
+    from torch._subclasses import fake_tensor
 
     (q, k, v), states, seen = random_case(rng, 200, 300, (64, 96))
     call = {"mask_mod": MOD, "mask_tile_q": 64, "mask_tile_k": 96}
@@ -122,6 +123,11 @@ def test_torch(rng, torch):
     plain = [x.detach() for x in tensors]
     for attend in (onepass.torch.attention, torch.compile(lambda *x, **o: onepass.torch.attention(*x, **o))):
         check(attend(*plain, block_mask=mask).numpy(), expected)
+    for first in (torch.inference_mode, fake_tensor.FakeTensorMode):
+        mask = onepass.block_mask("q_index >= k_index", 200, 300, mod_buffers={"unread": np.zeros(1, np.int32)})
+        with first():
+            onepass.torch.attention(*(torch.empty(x.shape) for x in plain), block_mask=mask)
+        onepass.torch.attention(*tensors, block_mask=mask).sum().backward()
     mapped = torch.vmap(lambda q, s: onepass.torch.attention(q, *tensors[1:], block_mask=s, **call))
     with torch.no_grad():
         both = mapped(torch.stack([tensors[0]] * 2), torch.from_numpy(np.stack([states, states[:, ::-1].copy()])))

@@ -11,6 +11,7 @@ import onepass.torch  # noqa: E402
 from flex_mods import HEADS, KEYS, MASK_MODS, ROWS, SCORE_MODS  # noqa: E402
 from onepass._flex import block_mask as lists_of  # noqa: E402
 from torch._higher_order_ops.flex_attention import math_attention  # noqa: E402
+from torch.fx.experimental import proxy_tensor  # noqa: E402
 from torch.nn.attention import flex_attention as theirs  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:flex_attention called without torch.compile")
@@ -176,6 +177,35 @@ def test_a_block_mask_is_looked_at_once(monkeypatch):
     changed = onepass.torch.flex_attention(*inputs, None, given)
     assert len(read) == 4
     assert (changed[:, :, 16:32] == 0).all() and torch.equal(changed[:, :, :16], first[:, :, :16])
+
+
+def captures_a_tensor():
+    document = torch.arange(max(ROWS, KEYS)) // 9
+    return lambda b, h, q, k: (document * 2)[q] == (document * 2)[k]
+
+
+def in_inference_mode(inputs, mask):
+    with torch.inference_mode():
+        onepass.torch.flex_attention(*inputs, None, mask)
+
+
+def in_a_trace(inputs, mask):
+    proxy_tensor.make_fx(
+        lambda *x: onepass.torch.flex_attention(*x, None, mask), tracing_mode="fake", _allow_non_fake_inputs=True
+    )(*inputs)
+
+
+@pytest.mark.parametrize("made", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("first", [in_inference_mode, in_a_trace])
+@pytest.mark.parametrize("make", [our_mask, their_mask])
+def test_a_block_mask_trains_wherever_it_was_made_and_used_first(make, first, made):
+    with made():
+        mask = make(captures_a_tensor())
+    first(draw(), mask)
+    inputs = draw(grad=True)
+    out = onepass.torch.flex_attention(*inputs, None, mask)
+    out.sum().backward()
+    torch.testing.assert_close(out, eager(*inputs, None, their_mask(captures_a_tensor()))[0])
 
 
 def test_slices_of_block_masks_need_a_new_mask_mod():

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.nn.attention import flex_attention as theirs
 
+from .. import _kinds
 from .._block_mask import block_mask
 from . import trace
 from .arithmetic import boolean, literal
@@ -74,12 +75,13 @@ class BlockMask(theirs.BlockMask):
         """The expression of the visible keys; mask_mod is called for it once, not at each use."""
         if self._made_of is None or self.mask_mod is not self._made_of[0]:
             return listed(self)
-        if self._seen is not None and not torch.compiler.is_compiling():
-            return self._seen
-        seen = _expression(self.mask_mod, self._made_of[1:3], self.seq_lengths, self._made_of[3])
-        if not torch.compiler.is_compiling():  # its symbols may hold tensors of the trace alone
-            self._seen = seen
-        return seen
+        of = self.mask_mod, self._made_of[1:3], self.seq_lengths, self._made_of[3]
+        if not _kinds.keeps(torch):  # its symbols may hold tensors of the trace alone
+            return _expression(*of)
+        if self._seen is None:
+            with _kinds.to_keep(torch):
+                self._seen = _expression(*of)
+        return self._seen
 
     def _make_lists(self) -> None:
         mask_mod, batch, heads, device, separate = self._made_of
@@ -166,12 +168,13 @@ def listed(mask: Any) -> Any:
     It is made once for each mask, and again after its lists or its mask_mod have changed.
     """
     lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
-    if torch.compiler.is_compiling() or any(x is not None and x.is_inference() for x in lists):
+    if not _kinds.keeps(torch) or any(x is not None and x.is_inference() for x in lists):
         return _of_lists(mask)
     of = (mask.mask_mod, *lists), [x if x is None else x._version for x in lists]
     known = mask.__dict__.get("_onepass")  # (of, the expression)
     if known is None or known[0][1] != of[1] or any(x is not y for x, y in zip(known[0][0], of[0])):
-        known = mask.__dict__["_onepass"] = of, _of_lists(mask)
+        with _kinds.to_keep(torch):
+            known = mask.__dict__["_onepass"] = of, _of_lists(mask)
     return known[1]
 
 
