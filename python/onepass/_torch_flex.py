@@ -58,18 +58,16 @@ def flex_attention(
     buffers = Buffers()
     score = None if score_mod is None else _scores(score_mod, sizes, query.device)
     seen = None if block_mask is None else _expression(block_mask)
-    options: dict[str, Any] = {
-        "score_mod": None if score is None else text(score, buffers),
-        "mask_mod": None if seen is None else text(seen, buffers),
-    }
+    options: dict[str, Any] = {"score_mod": None if score is None else text(score, buffers)}
+    lost = learned(buffers.arrays)  # what the mask alone reads has no gradient
+    options["mask_mod"] = None if seen is None else text(seen, buffers)
     given = buffers.given()
-    lost = [] if given is None else learned(given.values())
     if given is not None:
-        options["mod_buffers"] = {name: x.detach() for name, x in given.items()} if lost else given
+        options["mod_buffers"] = {name: x.detach() for name, x in given.items()} if learned(given.values()) else given
     aux_lse = return_aux is not None and return_aux.lse
     out, lse = ours.attention(query, key, value, scale=scale, return_lse=True, **options)
     if lost:
-        out, lse = with_gradients(out, lse, query, key, value, scale, score, seen, buffers.arrays)
+        out, lse = with_gradients(out, lse, query, key, value, scale, score, seen, lost)
     if return_aux is not None:
         found = _max_scores(query, key, scale, score, seen) if return_aux.max_scores else None
         return out, theirs.AuxOutput(lse=lse if aux_lse else None, max_scores=found)

@@ -300,6 +300,16 @@ def test_captured_tensors_have_gradients(name, masked, grouped, monkeypatch):
         assert (mine - other).abs().max() <= 3e-5 * size, what
 
 
+@pytest.mark.parametrize("score_mod", [None, lambda s, b, h, q, k: s * 2])
+def test_a_tensor_that_the_mask_alone_reads_has_no_gradient(score_mod):
+    t = torch.rand(KEYS, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    for mask in (our_mask(lambda b, h, q, k: t[k] > 0.3), our_mask(lambda b, h, q, k: (t * t)[k] > 0.1)):
+        for _ in range(2):
+            inputs = draw(grad=True)
+            onepass.torch.flex_attention(*inputs, score_mod, mask).sum().backward()
+            assert inputs[2].grad.abs().sum() > 0 and t.grad is None
+
+
 def test_gradients_that_would_be_lost_are_refused():
     q, k, v = draw()
     t = torch.rand(HEADS, requires_grad=True)

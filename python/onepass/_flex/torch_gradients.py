@@ -57,11 +57,10 @@ def max_scores(query: Any, key: Any, scale: Any, score: Any, seen: Any) -> Any:
 
 
 def with_gradients(
-    out: Any, lse: Any, query: Any, key: Any, value: Any, scale: Any, score: Any, seen: Any, arrays: Any
+    out: Any, lse: Any, query: Any, key: Any, value: Any, scale: Any, score: Any, seen: Any, tensors: Any
 ) -> Any:
-    """(out, lse) whose backward also has the gradients of those arrays that require one."""
-    tensors = tuple(x for x in arrays if x.requires_grad)
-    call = (scale, score, seen, tensors)
+    """(out, lse) whose backward also has the gradients of the score's tensors that require one."""
+    call = (scale, score, seen, tuple(tensors))
     return _Captured.apply(out, lse, query.detach(), key.detach(), value.detach(), call, *tensors)
 
 
