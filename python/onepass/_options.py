@@ -1,5 +1,6 @@
 """From the keyword arguments of a call to what the extension takes."""
 
+import math
 import operator
 import sys
 from collections.abc import Mapping, Set
@@ -61,8 +62,10 @@ def asks_for_max(return_max: Any) -> bool:
 
 
 def of_heads(row_max: Any, options: Mapping[str, Any]) -> Any:
-    """The largest of each head, [heads]; options: of a call, with cu_seqlens and tokens_first."""
+    """The largest of each head, [heads], -inf without rows; options: of a call, with cu_seqlens and tokens_first."""
     rows = 1 if is_packed(options) else (0, 1) if options["tokens_first"] else (0, 2)
+    if 0 in row_max.shape:
+        return row_max.sum(rows) - math.inf
     return row_max.amax(rows) if hasattr(row_max, "amax") else row_max.max(rows)
 
 

@@ -61,6 +61,18 @@ def test_rows_without_keys_and_tokens_behind_the_last_sequence(rng):
     assert (most[:, :4] == -np.inf).all() and np.isfinite(most[:, 4:6]).all() and (most[:, 6:] == -np.inf).all()
 
 
+def test_heads_without_rows(rng):
+    q, k, v = qkv(rng, s=9, n=9)
+    no_rows, tokens = np.zeros((2, 4, 0, 24), np.float32), np.zeros((0, 4, 24), np.float32)
+    assert (onepass.attention(no_rows, k, v, return_max="head")[1] == np.full(4, -np.inf, np.float32)).all()
+    no_rows = no_rows.swapaxes(1, 2)
+    keys, values = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (k, v))
+    assert (onepass.attention(no_rows, keys, values, layout="bshd", return_max="head")[1] == [-np.inf] * 4).all()
+    lengths = np.zeros(2, np.int32)
+    _, most = onepass.attention(tokens, tokens, tokens, cu_seqlens_q=lengths, cu_seqlens_k=lengths, return_max="head")
+    assert most.dtype == np.float32 and (most == [-np.inf] * 4).all()
+
+
 def test_a_nan_shows(rng):
     q, k, v = qkv(rng)
     k[0, 0, 5, 3] = np.nan
@@ -90,6 +102,7 @@ def test_in_torch_with_gradients(rng, attention, torch):
             assert torch.equal(one, other)
         by_head = function(q, k, v, mask="causal_bottom_right", return_max="head")[1]
         assert torch.equal(by_head, most.amax((0, 2)))
+    assert (attention(q[:, :, :0], k, v, return_max="head")[1] == torch.full((4,), -np.inf)).all()
     with torch.no_grad():
         again = attention(q, k, v, mask="causal_bottom_right", out=torch.empty_like(q), return_max=True)[1]
     assert torch.equal(again, most)
@@ -125,3 +138,4 @@ def test_in_jax():
     np.testing.assert_array_equal(grad, alone)  # the maxima have no gradient
     by_head = onepass.jax.attention(q, k, v, mask="causal_bottom_right", return_max="head")[1]
     np.testing.assert_array_equal(by_head, most.max((0, 2)))
+    np.testing.assert_array_equal(onepass.jax.attention(q[:, :, :0], k, v, return_max="head")[1], [-np.inf] * 4)
