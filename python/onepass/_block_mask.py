@@ -83,6 +83,7 @@ class BlockMask:
         for name in ("mask_tile_q", "mask_tile_k"):
             if given[name] is not None:
                 raise ValueError(f"{name} must be None with a BlockMask, which has its own tiles (got {given[name]!r})")
+        self._check_lengths(given)
         states, own_buffers = self._arrays_like(given["q"])
         own = self.mask_mod is not None and given["mask_mod"] is None
         buffers = given["mod_buffers"]
@@ -95,6 +96,22 @@ class BlockMask:
             "mask_mod": self.mask_mod if own else given["mask_mod"],
             "mod_buffers": buffers,
         }
+
+    def _check_lengths(self, given: Mapping[str, Any]) -> None:
+        """Refuse a call of other lengths: the tiles of a mask with one row or column of tiles would repeat."""
+        tokens = 1 if given["layout"] == "bshd" else 2
+        packed = given["cu_seqlens_q"] is not None or given["cu_seqlens_k"] is not None
+        of_keys = packed or given.get("page_table") is not None
+        for name, unknown, own, tile in (
+            ("q", packed, self.seq_q, self.tile_q),
+            ("k", of_keys, self.seq_k, self.tile_k),
+        ):
+            shape = getattr(given[name], "shape", ())
+            n = given[f"max_seqlen_{name}"] if unknown else shape[tokens] if len(shape) == 4 else None
+            if isinstance(n, int) and -(-n // tile) != -(-own // tile):
+                what = f"max_seqlen_{name}" if unknown else name
+                tokens_of = "rows" if name == "q" else "keys"
+                raise ValueError(f"block_mask must be of {n} {tokens_of}, as {what} says (got a BlockMask of {own})")
 
     def _arrays_like(self, q: Any) -> Any:
         """(states() in int32, mod_buffers), of which NumPy arrays become arrays of the kind and on the device of q."""

@@ -199,10 +199,11 @@ def _words_of(block_mask, given):
     """The words of a BlockMask. Inside torch.compile the graph breaks here, because its lists are NumPy arrays."""
     compiles = "torch._dynamo" in sys.modules
     in_call = torch.compiler.disable(block_mask.in_call) if compiles else block_mask.in_call
-    return tuple(in_call({name: given[name] for name in ("q", *_IN_CALL)}).values())
+    return tuple(in_call({name: given[name] for name in _IN_CALL}).values())
 
 
-_IN_CALL = ("mask_tile_q", "mask_tile_k", "mask_mod", "mod_buffers")
+_IN_CALL = ("q", "k", "mask_tile_q", "mask_tile_k", "mask_mod", "mod_buffers", "layout", "page_table")
+_IN_CALL += ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 
 
 def _written(q, k, v, given):
