@@ -99,6 +99,8 @@ Plan make_plan(const Problem& problem, std::string_view implementation, const Ex
   return plan::plan_for(request, implementation);
 }
 
+static constexpr double kMostTiles = 1 << 24;  // that explain looks at: a second, and some 100 MB
+
 // The tiles that a block_mask and a mask_mod leave, a line; nothing without them. tensors: those of a call, if there is
 // one.
 static std::string tiles_of(const Problem& p, const Tensors* tensors) {
@@ -108,20 +110,25 @@ static std::string tiles_of(const Problem& p, const Tensors* tensors) {
   const bool known = tensors && p.device.kind == DeviceKind::cpu;
   if (!masked.mod_buffers.empty() && !known)
     return what + ": the number of empty tiles depends on the " + (p.block_mask ? "tensors\n" : "buffers\n");
+  const BlockMaskShape shape{.batch = p.block_mask && p.block_mask->batch ? p.batch : 1,
+                             .heads = p.block_mask && p.block_mask->heads ? p.heads_q : 1,
+                             .seq_q = p.seq_q,
+                             .seq_k = p.seq_k,
+                             .tile_q = p.tile_q(),
+                             .tile_k = p.tile_k()};
+  const double tiles =
+      static_cast<double>(shape.batch * shape.heads * shape.row_tiles()) * static_cast<double>(shape.key_tiles());
+  if (tiles == 0) return what + ": there are no tiles\n";
+  if (tiles > kMostTiles)
+    return text(what, ": there are too many tiles of ", shape.tile_q, " x ", shape.tile_k, " to count\n");
   try {
-    const BlockMaskShape shape{.batch = p.block_mask && p.block_mask->batch ? p.batch : 1,
-                               .heads = p.block_mask && p.block_mask->heads ? p.heads_q : 1,
-                               .seq_q = p.seq_q,
-                               .seq_k = p.seq_k,
-                               .tile_q = p.tile_q(),
-                               .tile_k = p.tile_k()};
     std::vector<NamedTensor> buffers;
     if (known) buffers = without_block_mask(p, *tensors).mod_buffers;
     const BlockMask m = block_mask(masked.mask_mod, buffers, shape);
     return text(what, ": ", m.tiles() - m.mixed.count() - m.full.count(), " of ", m.tiles(), " tiles of ", shape.tile_q,
                 " x ", shape.tile_k, " are empty, ", m.full.count(), " need no mask",
                 shape.batch * shape.heads == 1 ? " (head 0, batch entry 0)\n" : "\n");
-  } catch (const Error&) {  // text for the CUDA compiler alone, or an empty tensor
+  } catch (const Error&) {  // text for the CUDA compiler alone
     return what + ": only the CUDA compiler reads it, so no tile is known to be empty\n";
   }
 }

@@ -159,6 +159,9 @@ TEST(BlockMask, ExplainCountsTiles) {
             "mask_mod: 28 of 64 tiles of 128 x 128 are empty, 28 need no mask (head 0, batch entry 0)");
   EXPECT_EQ(line("fwd s1024 d64 mask_mod={doc[q_index] == doc[k_index]} buffer=doc:int32:1024"),
             "mask_mod: the number of empty tiles depends on the buffers");
+  EXPECT_EQ(line("fwd s0x300 d64 mask_mod={q_index >= k_index}"), "mask_mod: there are no tiles");
+  EXPECT_EQ(line("fwd s20000000 d8 mask_mod={q_index >= k_index}"),
+            "mask_mod: there are too many tiles of 128 x 128 to count");
 }
 
 }  // namespace
