@@ -29,6 +29,8 @@ def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: M
             if name in level:
                 raise TypeError(f"levels[{i}] must not have {name!r}, which is cascade's own")
         own = {**options, **level}
+        if own.pop("return_max", False) is not False:
+            raise ValueError("cascade does not support return_max")
         k, v = own.pop("k"), own.pop("v")
         # A level without lengths is one sequence: all rows see all of its keys.
         if own.get("cu_seqlens_q") is None:

@@ -102,6 +102,14 @@ def test_refusals(levels, error, sentence):
         onepass.cascade(numbers(3, HEADS, DIM), levels)
 
 
+def test_row_maxima_are_refused():
+    level = {"k": numbers(4, HEADS_KV, DIM), "v": numbers(4, HEADS_KV, DIM)}
+    for levels, options in ([level], {"return_max": True}), ([level, level | {"return_max": "head"}], {}):
+        with pytest.raises(ValueError, match="cascade does not support return_max"):
+            onepass.cascade(numbers(3, HEADS, DIM), levels, **options)
+    onepass.cascade(numbers(3, HEADS, DIM), [level], return_max=False)
+
+
 def test_rows_must_be_packed():
     with pytest.raises(ValueError, match=r"q must be packed, \[total, heads, dim\] \(got \[1, 4, 3, 32\]\)"):
         onepass.cascade(numbers(1, HEADS, 3, DIM), [{"k": numbers(4, 2, 32), "v": numbers(4, 2, 32)}])
