@@ -161,7 +161,7 @@ typedef struct onepass_options {
   const onepass_tensor* block_mask;
   int64_t mask_tile_q, mask_tile_k; /* rows and keys of its tiles; 0: 128 */
   /* Out, of a forward: fp32 of lse's shape, the rows' largest scores, -inf where a row sees no key. A sink does not
-   * count; NaN where a score that the row sees is NaN or infinite. */
+   * count; NaN or infinity where a score that the row sees is NaN or +infinity. */
   const onepass_tensor* row_max;
 } onepass_options;
 
