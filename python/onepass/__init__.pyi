@@ -43,11 +43,25 @@ def attention(
 ) -> tuple[Any, ...]: ...
 @overload
 def attention(
-    q: _Array, k: Any, v: Any, *, return_lse: Literal[True], out: _Array | None = None, **options: Unpack[_Options]
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    return_lse: Literal[True],
+    return_max: Literal[False] = False,
+    out: _Array | None = None,
+    **options: Unpack[_Options],
 ) -> tuple[_Array, Any]: ...
 @overload
 def attention(
-    q: _Array, k: Any, v: Any, *, return_lse: bool, out: _Array | None = None, **options: Unpack[_Options]
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    return_lse: bool,
+    return_max: Literal[False] = False,
+    out: _Array | None = None,
+    **options: Unpack[_Options],
 ) -> _Array | tuple[_Array, Any]: ...
 
 _Gradient = Literal["dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"]

@@ -39,11 +39,23 @@ def attention(
 ) -> tuple[Array, ...]: ...
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[True], **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: Literal[True],
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: bool, **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: bool,
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> Array | tuple[Array, Array]: ...
 @overload
 def dot_product_attention(

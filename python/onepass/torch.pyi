@@ -42,11 +42,23 @@ def attention(
 ) -> tuple[Tensor, ...]: ...
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: Literal[True], **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: Literal[True],
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def attention(
-    q: _Input, k: _Input, v: _Input, *, return_lse: bool, **options: Unpack[_Options]
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_lse: bool,
+    return_max: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def append_kv(
     k_new: Tensor, v_new: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Unpack[AppendOptions[Tensor]]

@@ -10,7 +10,7 @@ namespace onepass::test {
 inline Problem backward_of(const Problem& forward, bool f32_gradients = false, bool dlse = false) {
   Problem p = forward;
   p.op = kBackward;
-  p.want_lse = false;
+  p.want_lse = p.want_row_max = false;
   p.gradients = {true, true, true, p.bias.has_value(), p.sinks, p.alibi};
   p.grad_dtype = f32_gradients ? DType::f32 : p.dtype;
   p.dlse = dlse;
