@@ -126,7 +126,8 @@ class BlockMask:
                 if place is None or not isinstance(x, np.ndarray):
                     return x
                 if torch:
-                    return torch.from_numpy(np.ascontiguousarray(x)).to(place)
+                    known = x.astype(np.float32) if x.dtype.name == "bfloat16" else x  # torch reads no ml_dtypes
+                    return torch.from_numpy(np.require(known, requirements="CW")).to(place)
                 with cupy.cuda.Device(place):
                     return cupy.asarray(x)
 

@@ -19,7 +19,10 @@ def check_tensors(names: Sequence[str], given: Iterable[Any], needed: int) -> No
     """Raise a TypeError that names the argument if it is not a tensor, or if one of the first `needed` is None."""
     for i, (name, x) in enumerate(zip(names, given)):
         if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
-            raise TypeError(f"{name} must be a torch.Tensor (got {'None' if x is None else type(x).__name__})")
+            found = "None" if x is None else type(x).__name__
+            if hasattr(type(x), "from_kv_blocks"):
+                found = "PyTorch's BlockMask, which onepass.torch.flex_attention takes"
+            raise TypeError(f"{name} must be a torch.Tensor (got {found})")
         if x is not None and x.is_nested:
             raise TypeError(
                 f"{name} is a nested tensor, which onepass does not support; pass packed sequences "

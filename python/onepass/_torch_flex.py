@@ -97,9 +97,10 @@ def _check(
     if block_mask is None:
         return
     if not isinstance(block_mask, theirs.BlockMask):
-        raise TypeError(
-            f"block_mask must be a BlockMask, as create_block_mask makes it (got {type(block_mask).__name__})"
-        )
+        found = type(block_mask).__name__
+        if hasattr(block_mask, "in_call"):
+            found = "one of onepass.block_mask, which onepass.torch.attention takes"
+        raise TypeError(f"block_mask must be a BlockMask, as create_block_mask makes it (got {found})")
     lengths = (query.shape[2], key.shape[2])
     if block_mask.BLOCK_SIZE[0] < 1 << 30 and tuple(block_mask.shape[-2:]) != lengths:
         raise ValueError(

@@ -117,6 +117,8 @@ def test_refusals(rng):
 
 def test_torch(rng, torch):
     import onepass.torch
+
+    ml_dtypes = pytest.importorskip("ml_dtypes")
     from torch._subclasses import fake_tensor
 
     (q, k, v), states, seen = random_case(rng, 200, 300, (64, 96))
@@ -142,6 +144,14 @@ def test_torch(rng, torch):
         check(attend(*plain, block_mask=mask).numpy(), expected)
     with pytest.raises(ValueError, match="block_mask must be of 200 rows"):
         onepass.torch.attention(*plain, block_mask=onepass.block_mask("true", 100, 300))
+    for buffer in (np.broadcast_to(np.int32(1), 300), ml_dtypes.bfloat16(1) * np.ones(300, ml_dtypes.bfloat16)):
+        mask = onepass.block_mask("seen[k_index] > 0", 200, 300, mod_buffers={"seen": buffer})
+        check(onepass.torch.attention(*plain, block_mask=mask).numpy(), onepass.attention(q, k, v))
+    theirs = onepass.torch.create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 200, 300, device="cpu")
+    with pytest.raises(TypeError, match="got PyTorch's BlockMask, which onepass.torch.flex_attention takes"):
+        onepass.torch.attention(*plain, block_mask=theirs)
+    with pytest.raises(TypeError, match="got one of onepass.block_mask, which onepass.torch.attention takes"):
+        onepass.torch.flex_attention(*plain, block_mask=mask)
     for first in (torch.inference_mode, fake_tensor.FakeTensorMode):
         mask = onepass.block_mask("q_index >= k_index", 200, 300, mod_buffers={"unread": np.zeros(1, np.int32)})
         with first():
