@@ -149,6 +149,7 @@ class Chunk {
     p.q = static_cast<const char*>(p.q) + (begin + first) * p.q_stride[2] * 2;
     p.out = static_cast<char*>(p.out) + (begin + first) * p.out_stride[2] * 2;
     p.lse += (begin + first) * p.lse_stride[2];
+    p.row_max += (begin + first) * p.row_max_stride[2];
     p.min_tiles = 1;
     kernel.run(&p, static_cast<unsigned>(share.blocks));
   }

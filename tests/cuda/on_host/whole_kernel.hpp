@@ -15,7 +15,7 @@ namespace onepass {
 
 inline std::string output_bytes(const check::Inputs& inputs) {
   std::string bytes;
-  for (const Role role : {Role::out, Role::lse}) {
+  for (const Role role : {Role::out, Role::lse, Role::row_max}) {
     const check::Buffer& b = inputs.buffer(role);
     bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
   }
