@@ -33,7 +33,7 @@ struct BackwardShape {
                  mark_blocks, read_bytes, write_bytes, row_bytes)
 };
 constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a CTA: a bit for each sum of a lane
-constexpr int kRepairBytes = 128 + 35 * 128;  // of shared memory, in the post kernel: RepairTeam
+constexpr int kRepairBytes = 128 + 35 * 128;     // of shared memory, in the post kernel: RepairTeam
 // What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.
 constexpr int kCallWords = 4;  // from this one on
 struct CallNotes {
