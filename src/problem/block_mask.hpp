@@ -9,10 +9,6 @@ namespace onepass {
 Problem without_block_mask(const Problem& problem);
 Tensors without_block_mask(const Problem& problem, const Tensors& tensors);
 
-// The decision about the problem without its block mask, as one about the problem with it. decided: of a row.
-Decision decide_without_block_mask(const Request& request, Decision (*decided)(const Implementation&, const Request&),
-                                   const Implementation& row);
-
 // The state that computes: of a plan with a block mask that of the problem without one, else the plan's own.
 const PlanState& computing(const PlanState& state);
 

@@ -71,8 +71,10 @@ inline bool computes(const Implementation& row, Op op) {
   return row.op == op || (op->kernels_of && row.op == *op->kernels_of);
 }
 
+// The decision about the problem without its block mask, as one about the problem with it. decided: of a row. Its text
+// is in problem/block_mask.cpp.
 Decision decide_without_block_mask(const Request&, Decision (*decided)(const Implementation&, const Request&),
-                                   const Implementation&);  // problem/block_mask.hpp
+                                   const Implementation&);
 
 // The row's decision, with what every state knows of its plan.
 inline Decision decide(const Implementation& row, const Request& request) {
