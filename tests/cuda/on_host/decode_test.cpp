@@ -65,6 +65,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
       params.q = static_cast<const char*>(params.q) + bytes(params.q_stride, p.dtype);
       params.out = static_cast<char*>(params.out) + bytes(params.out_stride, p.out_dtype);
       params.lse += sequence * params.lse_stride[0];
+      params.row_max += sequence * params.row_max_stride[0];
     }
     if (p.paged()) {
       params.page_table += sequence * params.table_stride[0];
