@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <stdexcept>
 
 #include "algebra/numerics.hpp"
 #include "check/inputs.hpp"
@@ -16,24 +17,29 @@ struct Poke {
 };
 
 inline void set(const ConstTensor& t, std::int64_t head, std::int64_t token, std::int64_t d, float x) {
-  store_element(check::Inputs::writable<void>(t), t.dtype, row_offset(t, 0, head, token) + d, x);
+  std::int64_t last = 0;
+  for (int i = 0; i < t.rank; ++i) last += (t.shape[i] - 1) * t.stride[i];
+  const std::int64_t at = row_offset(t, 0, head, token) + d;
+  if (at > last) throw std::out_of_range("a poke beyond the tensor");
+  store_element(check::Inputs::writable<void>(t), t.dtype, at, x);
 }
 inline std::int64_t a_query(const check::Inputs& in) { return std::min<std::int64_t>(33, in.problem.seq_q - 1); }
+inline std::int64_t key_64(const check::Inputs& in) { return std::min<std::int64_t>(64, in.problem.seq_k - 2); }
 
-// Keys 20, 64 and the last, of K/V head 0; query 33 of head 1.
+// Keys 20, 64 (or the last but one) and the last, of K/V head 0; query 33 of head 1.
 inline const Poke kPokes[] = {
     {"NaNInV", [](auto& in) { set(in.tensors.v, 0, 20, 3, NAN); }},
-    {"InfinityInV", [](auto& in) { set(in.tensors.v, 0, 64, 0, INFINITY); }},
+    {"InfinityInV", [](auto& in) { set(in.tensors.v, 0, key_64(in), 0, INFINITY); }},
     {"MinusInfinityInV", [](auto& in) { set(in.tensors.v, 0, 20, 7, -INFINITY); }},
     {"BothInfinitiesInV",
      [](auto& in) {
-       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, 64, 1, INFINITY),
-           set(in.tensors.v, 0, 64, 2, INFINITY);
+       set(in.tensors.v, 0, 20, 1, -INFINITY), set(in.tensors.v, 0, key_64(in), 1, INFINITY),
+           set(in.tensors.v, 0, key_64(in), 2, INFINITY);
      }},
     {"NaNInTheLastV", [](auto& in) { set(in.tensors.v, 0, in.problem.seq_k - 1, in.problem.dim_v - 1, NAN); }},
     {"NaNInTheFirstV", [](auto& in) { set(in.tensors.v, 0, 0, 0, NAN); }},
     {"NaNInK", [](auto& in) { set(in.tensors.k, 0, 20, 3, NAN); }},
-    {"InfinityInK", [](auto& in) { set(in.tensors.k, 0, 64, 0, INFINITY); }},
+    {"InfinityInK", [](auto& in) { set(in.tensors.k, 0, key_64(in), 0, INFINITY); }},
     {"NaNInTheLastK", [](auto& in) { set(in.tensors.k, 0, in.problem.seq_k - 1, 0, NAN); }},
     {"NaNInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, NAN); }},
     {"InfinityInQ", [](auto& in) { set(in.tensors.q, 1, a_query(in), 0, INFINITY); }},
