@@ -23,8 +23,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem(std::string(line) + " cuda");
-  decode::DecodeConfig config;
-  ASSERT_TRUE(decode::select_config(p, device.shared_bytes, config, why)) << why;
+  const decode::DecodeConfig config = decode::select_config(p, device.shared_bytes).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, cuda::mods_source(p));
@@ -110,8 +109,7 @@ TEST(EvenDecoding, CompilesToTheCodeThatWasMeant) {
        {"fwd b1 h32/8 s1x8192 d128 bf16 cuda", "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 cuda",
         "fwd b1 h32/8 s1x8192 d256 fp32 cuda"}) {
     const Problem p = parse_problem(line);
-    decode::DecodeConfig config;
-    ASSERT_TRUE(decode::select_config(p, kHopper.shared_bytes, config, why)) << why;
+    decode::DecodeConfig config = decode::select_config(p, kHopper.shared_bytes).value();
     ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(p, config))) << line;
     const cuda::KernelProgram program = decode::program_of(cuda::features_of(p), config, kHopper.arch);
     EXPECT_EQ(cuda::wrong_code(cuda::compile(program), sm80_gate(p, config)), "") << line;
@@ -124,8 +122,7 @@ TEST_P(LatentDecoding, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " v_in_k cuda");
-  decode::MlaConfig config;
-  ASSERT_TRUE(decode::select_mla(p, config, why)) << why;
+  const decode::MlaConfig config = decode::select_mla(p).value();
   const cuda::KernelProgram program = decode::mla_program(cuda::features_of(p), config);
   const char* const loads = config.gathers() ? "LDGSTS" : "UTMALDG";
   EXPECT_EQ(cuda::wrong_code(cuda::compile(program), {decode::kMlaThreads, {"HGMMA", loads}}), "");
@@ -145,12 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b4 h16/1 s1x8192 d576/512 fp16 softcap=40 seqused batch_invariant window=500:0 sinks out=fp32"));
 
 TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {
-  const auto refusal = [](const char* line) {
-    decode::DecodeConfig c;
-    std::string why;
-    EXPECT_FALSE(decode::select_config(parse_problem(line), 232448, c, why)) << line;
-    return why;
-  };
+  const auto refusal = [](const char* line) { return decode::select_config(parse_problem(line), 232448).refusal(); };
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d60/59 fp16 kv_dtype=fp8_e4m3 cuda"),
             "with an FP8 cache, rows of v must be 4-byte aligned (alignment is 1)");
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 fp32 kv_dtype=fp8_e4m3 cuda"),
@@ -160,10 +152,7 @@ TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {
 
 TEST(LatentDecodingTable, RefusesWithASentence) {
   const auto refusal = [](const std::string& line) {
-    decode::MlaConfig c;
-    std::string why;
-    EXPECT_FALSE(decode::select_mla(parse_problem(line + " cuda"), c, why)) << line;
-    return why;
+    return decode::select_mla(parse_problem(line + " cuda")).refusal();
   };
   EXPECT_NE(refusal("h8/1 s1x900 d64 bf16 v_in_k").find("576/512"), std::string::npos);
   EXPECT_NE(refusal("h8/1 s1x900 d576/512 bf16").find("requires v to be a view of k (the first 512 columns"),
@@ -183,17 +172,18 @@ TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
       for (int v = 1; v <= 512; v += 15) {
         for (const char* rows : {"h4/1 s1x100 bf16", "h4/1 s16x256 bf16", "h4/1 s1x100 fp32", "h4/1 s16x256 fp32"}) {
           const std::string line = std::string("b1 ") + rows + " cuda d" + std::to_string(qk) + "/" + std::to_string(v);
-          decode::DecodeConfig c;
-          std::string why;
           const Problem p = parse_problem(line);
-          if (!decode::select_config(p, device.shared_bytes, c, why)) {  // for the prefill kernels
-            EXPECT_GT(std::max(qk, v), p.dtype == DType::f32 ? 128 : 256) << device.arch << " " << line << ": " << why;
-            EXPECT_TRUE(decode::rows_of(p) > 16 || device.shared_bytes < kA100.shared_bytes) << line << ": " << why;
+          const auto c = decode::select_config(p, device.shared_bytes);
+          if (!c) {  // for the prefill kernels
+            EXPECT_GT(std::max(qk, v), p.dtype == DType::f32 ? 128 : 256)
+                << device.arch << " " << line << ": " << c.refusal();
+            EXPECT_TRUE(decode::rows_of(p) > 16 || device.shared_bytes < kA100.shared_bytes)
+                << line << ": " << c.refusal();
             continue;
           }
-          EXPECT_LE(decode::layout_of(cuda::features_of(p), c).total, device.shared_bytes)
+          EXPECT_LE(decode::layout_of(cuda::features_of(p), *c).total, device.shared_bytes)
               << device.arch << " " << line;
-          EXPECT_GE(c.block_m(), decode::rows_of(p)) << device.arch << " " << line;
+          EXPECT_GE(c->block_m(), decode::rows_of(p)) << device.arch << " " << line;
         }
       }
     }
@@ -202,10 +192,7 @@ TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
 
 TEST(DecodingTable, RefusesWithASentence) {
   const auto refusal = [](const std::string& line, int shared_bytes) {
-    decode::DecodeConfig c;
-    std::string why;
-    EXPECT_FALSE(decode::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
-    return why;
+    return decode::select_config(parse_problem(line + " cuda"), shared_bytes).refusal();
   };
   EXPECT_NE(refusal("b1 h32/8 s17x900 d64 bf16", 232448).find("at most 64 (got 68)"), std::string::npos);
   EXPECT_NE(refusal("b1 h32/8 s16x200 d64 bf16", 232448).find("at least 4 x rows per K/V head"), std::string::npos);

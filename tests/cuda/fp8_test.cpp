@@ -21,8 +21,7 @@ TEST_P(Sm90Fp8, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
-  sm90::ForwardConfig config;
-  ASSERT_TRUE(sm90::select_config(p, config, why)) << why;
+  const sm90::ForwardConfig config = sm90::select_config(p).value();
   const ForwardFeatures features = sm90::features_of(p, config);
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   const cuda::CodeGate gate{128 * (config.groups + 1), {"QGMMA", "UTMALDG"}};
@@ -67,8 +66,7 @@ TEST_P(QuantizeTiles, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
-  cuda::QuantizePlan plan;
-  ASSERT_TRUE(cuda::select_quantize(p, 132, plan, why)) << why;
+  const cuda::QuantizePlan plan = cuda::select_quantize(p, 132).value();
   ASSERT_TRUE(plan.config.tiles);
   const cuda::CodeGate gate{2 * kQuantizeTileThreads,
                             p.hadamard ? std::vector<std::string>{"HMMA"} : std::vector<std::string>{}};
@@ -92,12 +90,7 @@ INSTANTIATE_TEST_SUITE_P(More, QuantizeTiles,
 
 // Rows of a tile, where docs/notes/fp8.md has them measured.
 TEST(Sm90Fp8Tiles, AreShorterForShortCausalSequencesOfD64) {
-  const auto groups = [](const char* line) {
-    sm90::ForwardConfig config;
-    std::string why;
-    EXPECT_TRUE(sm90::select_config(parse_problem(line), config, why)) << why;
-    return config.groups;
-  };
+  const auto groups = [](const char* line) { return sm90::select_config(parse_problem(line)).value().groups; };
   EXPECT_EQ(groups("fwd h32 s1024 d64 fp8_e4m3 causal_bottom_right accumulation=fast cuda"), 2);
   EXPECT_EQ(groups("fwd h32 s1024 d64 fp8_e4m3 accumulation=fast cuda"), 3);
   EXPECT_EQ(groups("fwd h32 s2048 d64 fp8_e4m3 causal_bottom_right accumulation=fast cuda"), 3);
@@ -105,10 +98,7 @@ TEST(Sm90Fp8Tiles, AreShorterForShortCausalSequencesOfD64) {
 
 TEST(QuantizeTiles, InTurnLeaveBlocksForAllMultiprocessors) {
   const auto tiles = [](const std::string& line) {
-    cuda::QuantizePlan plan;
-    std::string why;
-    EXPECT_TRUE(cuda::select_quantize(parse_problem("quantize " + line + " cuda"), 132, plan, why)) << why;
-    return plan.tiles;
+    return cuda::select_quantize(parse_problem("quantize " + line + " cuda"), 132).value().tiles;
   };
   EXPECT_EQ(tiles("b16 h16 s4096x128 bf16 descale=bh1 hadamard"), 8);
   EXPECT_EQ(tiles("b4 h16 s4096x128 bf16 descale=bh1 hadamard"), 8);
@@ -123,12 +113,7 @@ TEST(QuantizeTiles, InTurnLeaveBlocksForAllMultiprocessors) {
 }
 
 TEST(Sm90Fp8Refusals, AreSentences) {
-  const auto why_not = [](const char* line) {
-    sm90::ForwardConfig config;
-    std::string why;
-    EXPECT_FALSE(sm90::select_config(parse_problem(line), config, why)) << line;
-    return why;
-  };
+  const auto why_not = [](const char* line) { return sm90::select_config(parse_problem(line)).refusal(); };
   EXPECT_EQ(why_not("fwd h2 s1024 d240 fp8_e4m3 cuda"),
             "exact accumulation over more than 512 keys requires dim_v up to 128 or a multiple of 32 (got 240); "
             "accumulation=fast supports it");

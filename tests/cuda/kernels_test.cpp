@@ -28,8 +28,7 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
-  sm90::ForwardConfig config;
-  ASSERT_TRUE(sm90::select_config(p, config, why)) << why;
+  const sm90::ForwardConfig config = sm90::select_config(p).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   cuda::CodeGate gate{128 * (config.groups + 1), {"HGMMA", "UTMALDG"}};
@@ -83,12 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Three warpgroups waste more of a short reach, and have no registers for transforms (README.md of sm90).
 TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {
-  const auto groups = [](const std::string& line) {
-    sm90::ForwardConfig config;
-    std::string why;
-    EXPECT_TRUE(sm90::select_config(parse_problem(line), config, why)) << why;
-    return config.groups;
-  };
+  const auto groups = [](const std::string& line) { return sm90::select_config(parse_problem(line)).value().groups; };
   EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right sinks"), 3);
   EXPECT_EQ(groups("s4096 d128 bf16"), 3);
   EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right window=9000:0"), 3);
@@ -115,11 +109,9 @@ INSTANTIATE_TEST_SUITE_P(Hopper, SmallKernels, testing::Values("sm_90"));
 INSTANTIATE_TEST_SUITE_P(More, SmallKernels, testing::Values("sm_80", "sm_120"));
 
 TEST_P(SmallKernels, MergeCompilesToTheCodeThatWasMeant) {
-  std::string why;
   for (const char* line : {"merge n2 d128 bf16", "merge n200 d256 fp32", "merge n2 d64 fp32 out=bf16",
                            "merge n2 d33 fp16", "merge n2 d0 fp32", "merge n2 d576 bf16 out=fp32"}) {
-    MergeConfig config;
-    ASSERT_TRUE(cuda::select_merge(parse_problem(line), config, why)) << why;
+    const MergeConfig config = cuda::select_merge(parse_problem(line)).value();
     cuda::CodeGate gate{256, {}};
     if (config.dim > 0) gate.instructions = {"LDG.E.EF.128", "SHFL"};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::merge_program(config, GetParam())), gate), "")
@@ -128,12 +120,10 @@ TEST_P(SmallKernels, MergeCompilesToTheCodeThatWasMeant) {
 }
 
 TEST_P(SmallKernels, SoftmaxRowsCompilesToTheCodeThatWasMeant) {
-  std::string why;
   for (const char* line : {"softmax s999x4096 bf16", "softmax s999x1000 fp32 lse", "softmax s999x50257 bf16 log",
                            "softmax s999x100000 fp32", "softmax s5x1000000 bf16", "softmax_bwd s999x4096 bf16",
                            "softmax s999x128 bf16", "softmax s999x32768 fp16"}) {
-    cuda::SoftmaxPlan plan;
-    ASSERT_TRUE(cuda::select_softmax(parse_problem(line), plan, why)) << why;
+    const cuda::SoftmaxPlan plan = cuda::select_softmax(parse_problem(line)).value();
     const int most = std::string_view(GetParam()) == "sm_120" ? 1536 : 2048;  // threads that a multiprocessor has
     const cuda::CodeGate gate{std::min(plan.config.resident(), most), {"LDG.E.128", "STG.E.128"}};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::softmax_program(plan.config, GetParam())), gate), "")
@@ -142,11 +132,9 @@ TEST_P(SmallKernels, SoftmaxRowsCompilesToTheCodeThatWasMeant) {
 }
 
 TEST_P(SmallKernels, FlatGemmCompilesToTheCodeThatWasMeant) {
-  std::string why;
   for (const char* line : {"flat_gemm m1 n4096 k4096 bf16", "flat_gemm m16 n4096 k4096 fp16 column_bias",
                            "flat_gemm m64 n4096 k4096 bf16 out=fp32"}) {
-    cuda::FlatGemmPlan plan;
-    ASSERT_TRUE(cuda::select_flat_gemm(parse_problem(line), 101376, 132, plan, why)) << why;
+    const cuda::FlatGemmPlan plan = cuda::select_flat_gemm(parse_problem(line), 101376, 132).value();
     const cuda::CodeGate gate{kGemmThreads, {"LDGSTS.E.BYPASS.LTC128B.128", "LDSM.16.M88.4", "HMMA.16816.F32"}};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::flat_gemm_program(plan.config, GetParam())), gate), "")
         << GetParam() << " " << line;
@@ -157,8 +145,7 @@ TEST(Gemv, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   for (const char* line : {"linear m1 n4096 k4096 bf16", "linear m4 n4096 k4096 fp32 column_bias"}) {
-    GemvConfig config;
-    ASSERT_TRUE(cuda::select_gemv(parse_problem(line), config, why)) << why;
+    const GemvConfig config = cuda::select_gemv(parse_problem(line)).value();
     const cuda::CodeGate gate{3 * 32 * kGemvWarps, {"LDG.E.EF.128"}};  // three blocks
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::gemv_program(config, "sm_90")), gate), "") << line;
   }

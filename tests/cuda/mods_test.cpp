@@ -23,16 +23,12 @@ struct Compiled {
   int threads;
 };
 Compiled for_sm90(const Problem& p) {
-  sm90::ForwardConfig config;
-  std::string why;
-  if (!sm90::select_config(p, config, why)) throw Error(ErrorCode::unsupported, why);
+  const sm90::ForwardConfig config = sm90::select_config(p).value();
   return {cuda::compile(sm90::program_of(cuda::features_of(p), config, cuda::mods_source(p))),
           128 * (config.groups + 1)};
 }
 Compiled for_sm80(const Problem& p) {
-  sm80::ForwardConfig config;
-  std::string why;
-  if (!sm80::select_config(p, 166912, config, why)) throw Error(ErrorCode::unsupported, why);
+  const sm80::ForwardConfig config = sm80::select_config(p, 166912).value();
   return {cuda::compile(sm80::program_of(cuda::features_of(p), config, "sm_80", cuda::mods_source(p))),
           config.threads()};
 }

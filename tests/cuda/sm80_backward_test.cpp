@@ -20,8 +20,7 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem("bwd " + std::string(line) + " cuda");
   const BackwardFeatures features = cuda::backward_features_of(p);
-  sm80::BackwardConfig config;
-  ASSERT_TRUE(sm80::select_config(p, features, device.shared_bytes, config, why)) << why;
+  const sm80::BackwardConfig config = sm80::select_config(p, features, device.shared_bytes).value();
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
   const BackwardShape shape = sm80::shape_of(p, config);
   const std::string mods = cuda::mods_source(p, true);
@@ -85,10 +84,9 @@ TEST(Sm80BackwardTable, EveryRowFitsTheDevicesThatTakeIt) {
   for_dims_and_devices("bwd", [](const Generation& device, const std::string& line) {
     const Problem p = parse_problem(line);
     const BackwardFeatures f = cuda::backward_features_of(p);
-    sm80::BackwardConfig c;
-    std::string why;
-    ASSERT_TRUE(sm80::select_config(p, f, device.shared_bytes, c, why)) << device.arch << " " << line << why;
-    EXPECT_LE(c.blocks * (sm80::layout_of(f, c).total + 1024), device.shared_bytes + 1024)
+    const auto c = sm80::select_config(p, f, device.shared_bytes);
+    ASSERT_TRUE(c) << device.arch << " " << line << ": " << c.refusal();
+    EXPECT_LE(c->blocks * (sm80::layout_of(f, *c).total + 1024), device.shared_bytes + 1024)
         << device.arch << " " << line;
   });
 }

@@ -17,8 +17,7 @@ TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem(std::string(line) + " cuda");
-  sm80::ForwardConfig config;
-  ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, config, why)) << why;
+  const sm80::ForwardConfig config = sm80::select_config(p, device.shared_bytes).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
   const cuda::Cubin code = cuda::compile(sm80::program_of(features, config, device.arch));
@@ -95,21 +94,17 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
   for_dims_and_devices("fwd", [](const Generation& device, const std::string& line) {
     const Problem p = parse_problem(line);
-    sm80::ForwardConfig c;
-    std::string why;
-    ASSERT_TRUE(sm80::select_config(p, device.shared_bytes, c, why)) << device.arch << " " << line << ": " << why;
-    EXPECT_LE(c.blocks * (sm80::layout_of(cuda::features_of(p), c).total + 1024), device.shared_bytes + 1024)
+    const auto c = sm80::select_config(p, device.shared_bytes);
+    ASSERT_TRUE(c) << device.arch << " " << line << ": " << c.refusal();
+    EXPECT_LE(c->blocks * (sm80::layout_of(cuda::features_of(p), *c).total + 1024), device.shared_bytes + 1024)
         << device.arch << " " << line;
   });
 }
 
 TEST(Sm80Table, CopiesAreAsLargeAsStridesAllow) {
   const auto copy_bytes = [](const std::string& strides, const std::string& dtype = "fp16") {
-    sm80::ForwardConfig c;
-    std::string why;
-    EXPECT_TRUE(
-        sm80::select_config(parse_problem("b2 h2 s9 d40 " + dtype + " cuda strides=" + strides), 101376, c, why))
-        << why;
+    const Problem p = parse_problem("b2 h2 s9 d40 " + dtype + " cuda strides=" + strides);
+    const sm80::ForwardConfig c = sm80::select_config(p, 101376).value();
     return std::pair{c.copy_bytes, c.staged};
   };
   EXPECT_EQ(copy_bytes("q:4000,400,40;k:4000,400,40;v:4000,400,40;o:4000,400,40"), (std::pair{16, true}));
@@ -122,10 +117,7 @@ TEST(Sm80Table, CopiesAreAsLargeAsStridesAllow) {
 
 TEST(Sm80Table, RefusesWithASentence) {
   const auto refusal = [](const std::string& line, int shared_bytes) {
-    sm80::ForwardConfig c;
-    std::string why;
-    EXPECT_FALSE(sm80::select_config(parse_problem(line + " cuda"), shared_bytes, c, why)) << line;
-    return why;
+    return sm80::select_config(parse_problem(line + " cuda"), shared_bytes).refusal();
   };
   EXPECT_NE(refusal("b1 h1 s9 d256 fp32", 49152).find("49152 bytes"), std::string::npos);
   EXPECT_NE(refusal("b1 h1 s9 d576/512 fp32", 101376).find("576/512"), std::string::npos);

@@ -18,8 +18,7 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const Problem p = parse_problem(std::string(GetParam()) + " cuda");
   const BackwardFeatures features = cuda::backward_features_of(p);
-  sm90::BackwardConfig config;
-  ASSERT_TRUE(sm90::select_config(p, features, config, why)) << why;
+  sm90::BackwardConfig config = sm90::select_config(p, features).value();
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   const BackwardShape shape = sm90::shape_of(p, config);
   const std::string mods = cuda::mods_source(p, true);

@@ -194,10 +194,11 @@ class Quantizer final : public Fp8Quantizer {
 }  // namespace
 
 Decision quantized_first(const Request& request, const Implementation& attention) {
-  return onepass::quantized_first(request, attention, [](const std::array<Request, 3>& requests, std::string& why) {
-    why = why_elsewhere(*requests[0].problem);
-    return std::unique_ptr<const Fp8Quantizer>(why.empty() ? std::make_unique<const Quantizer>(requests) : nullptr);
-  });
+  const auto make = [](const std::array<Request, 3>& requests) -> MadeQuantizer {
+    if (std::string why = why_elsewhere(*requests[0].problem); !why.empty()) return refuse(why);
+    return {std::make_unique<const Quantizer>(requests)};
+  };
+  return onepass::quantized_first(request, attention, make);
 }
 
 const Implementation& quantize_implementation() {

@@ -66,17 +66,16 @@ std::vector<KernelProgram> append_programs(const Problem& p, const std::string& 
   return programs;
 }
 
-bool select_append(const Problem& p, AppendPlan& plan, std::string& why) {
+Selected<AppendPlan> select_append(const Problem& p) {
   for (const auto& [what, count] :
        {std::pair{"new tokens", new_tokens(p)}, std::pair{"sequences", p.batch},
         std::pair{"keys per sequence", p.paged() ? 0 : p.seq_k}, std::pair{"slots", p.slots ? p.seq_k : 0},
         std::pair{"positions", p.slots ? p.positions : 0}, std::pair{"keys per page", p.page_size},
         std::pair{"pages", p.pages}}) {
-    if (count <= kMaxPosition) continue;
-    why = text("supports at most ", kMaxPosition, " ", what, " (got ", count, ")");
-    return false;
+    if (count > kMaxPosition) return refuse("supports at most ", kMaxPosition, " ", what, " (got ", count, ")");
   }
   const bool rotates = p.rotary_dim > 0;
+  AppendPlan plan{};
   AppendConfig& c = plan.config;
   c.data = scalar_type_of(p.dtype);
   c.cache = scalar_type_of(p.key_dtype());
@@ -93,15 +92,13 @@ bool select_append(const Problem& p, AppendPlan& plan, std::string& why) {
                      copied = (p.dim_qk - p.rotary_dim) / c.at_once, values = p.dim_v / c.at_once;
   std::int64_t rows = 0, items = 0;
   if (__builtin_add_overflow(p.heads_kv, p.heads_q, &rows) ||
-      __builtin_mul_overflow(rows, rotated + copied + values, &items) || items > kMaxPosition) {
-    why = text("supports at most ", kMaxPosition, " elements per token");
-    return false;
-  }
+      __builtin_mul_overflow(rows, rotated + copied + values, &items) || items > kMaxPosition)
+    return refuse("supports at most ", kMaxPosition, " elements per token");
   plan.rotated = static_cast<int>(rotated), plan.copied = static_cast<int>(copied);
   plan.values = static_cast<int>(values);
   plan.items = static_cast<int>(p.heads_kv * (rotated + copied + values) + p.heads_q * (rotated + copied));
   plan.all_items = p.batch == 0 ? 0 : new_tokens(p) * plan.items;
-  return true;
+  return plan;
 }
 
 AppendParams append_params(const Problem& p, const AppendPlan& plan, const Tensors& t) {
@@ -162,16 +159,15 @@ class State final : public KernelState {
   const PlannedKernel* const kernel_;
 };
 
-bool select(const DeviceFacts&, const Problem& problem, AppendPlan& plan, std::string& why) {
-  return select_append(problem, plan, why);
-}
-
 }  // namespace
 
 const Implementation& append_implementation() {
-  static const Implementation row{
-      "cuda.append", [](const Request& request) { return plan_on_device<State, AppendPlan>(request, select); },
-      kAppend};
+  static const Implementation row{"cuda.append",
+                                  [](const Request& request) {
+                                    return plan_on_device<State>(
+                                        request, [](const DeviceFacts&, const Problem& p) { return select_append(p); });
+                                  },
+                                  kAppend};
   return row;
 }
 

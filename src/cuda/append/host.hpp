@@ -6,6 +6,7 @@
 #include "cuda/append/append.hpp"
 #include "cuda/host/kernels.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
@@ -22,8 +23,8 @@ struct AppendPlan {
   int rotated, copied, values, items;  // as AppendParams has them
   long long all_items;
 };
-// False, with a sentence, if there are more tokens, heads or keys than the kernel counts.
-bool select_append(const Problem& problem, AppendPlan& plan, std::string& why);
+// Refused if there are more tokens, heads or keys than the kernel counts.
+Selected<AppendPlan> select_append(const Problem& problem);
 AppendParams append_params(const Problem& problem, const AppendPlan& plan, const Tensors& tensors);
 
 }  // namespace onepass::cuda

@@ -83,10 +83,9 @@ class State final : public cuda::KernelState {
   const cuda::PlannedKernel* kernel_;
 };
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, DecodeConfig& config, std::string& why) {
-  if (device.major >= 8) return select_config(p, device.shared_bytes, config, why);
-  why = cuda::why_too_old(device);
-  return false;
+Selected<DecodeConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
+  if (device.major < 8) return refuse(cuda::why_too_old(device));
+  return select_config(p, device.shared_bytes);
 }
 
 // Sequences of few rows among others have kernels of their own in cuda.mixed.
@@ -101,34 +100,30 @@ Decision plan_alone(const Request& request) {
 }  // namespace
 
 Decision plan(const Request& request, const cuda::Part& part) {
-  return cuda::plan_on_device<State, DecodeConfig>(request, config_on, part);
+  return cuda::plan_on_device<State>(request, config_on, part);
 }
 
-bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::string& why) {
-  const auto refuse = [&](std::string sentence) {
-    why = std::move(sentence);
-    return false;
-  };
+Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
   if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
   if (p.kv_dtype && p.dtype == DType::f32) return refuse("with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   for (const Role role : {Role::q, Role::k, Role::v}) {
     if (p.kv_dtype && cuda::row_alignment(p, role) < 4)
-      return refuse(text("with an FP8 cache, rows of ", row_of(role).name, " must be 4-byte aligned (alignment is ",
-                         cuda::row_alignment(p, role), ")"));
+      return refuse("with an FP8 cache, rows of ", row_of(role).name, " must be 4-byte aligned (alignment is ",
+                    cuda::row_alignment(p, role), ")");
   }
   if (p.v_mean) return refuse("does not support v_mean");
   if (p.kv_dtype && std::max(p.dim_qk, p.dim_v) > 256)
-    return refuse(text("with an FP8 cache, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
+    return refuse("with an FP8 cache, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")");
   const bool row_blocks = p.batch_invariant && !p.unified_max && rows_of(p) > kMaxRows;
   if (rows_of(p) > kMaxRows && !row_blocks) {
-    return refuse(
-        text("rows per K/V head (seq_q x heads_q / heads_kv) must be at most ", kMaxRows, " (got ", rows_of(p), ")"));
+    return refuse("rows per K/V head (seq_q x heads_q / heads_kv) must be at most ", kMaxRows, " (got ", rows_of(p),
+                  ")");
   }
   if (p.seq_q > 1 && !p.batch_invariant && p.seq_k < kKeysOfRow * rows_of(p)) {
-    return refuse(text("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
-                       " keys for ", rows_of(p), " rows)"));
+    return refuse("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
+                  " keys for ", rows_of(p), " rows)");
   }
-  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   const ForwardFeatures features = cuda::features_of(p);
   const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)
                                             : p.kv_dtype          ? std::span<const TileConfig>(kConfigs8)
@@ -142,28 +137,28 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   const int halves =
       p.batch_invariant ? std::min(s->halves, 16 * s->warps * s->row_tiles / static_cast<int>(kMaxRows)) : s->halves;
   if (row_tiles / held * halves > s->warps)
-    return refuse(text("with fp32 head dims beyond 256, rows per K/V head must be at most ",
-                       16 * s->warps / halves * held, " (got ", rows_of(p), ")"));
+    return refuse("with fp32 head dims beyond 256, rows per K/V head must be at most ", 16 * s->warps / halves * held,
+                  " (got ", rows_of(p), ")");
   const AttentionFeatures& f = features.attention;
   const bool plain = !f.transforms() && !f.masks() && !f.dropout, one_result = p.batch_invariant;
   const int most_held = one_result ? s->row_tiles : held;                    // tiles do not depend on the rows
   const int block_n = !p.kv_dtype || (most_held == 1 && plain) ? s->block_n  // else registers are short
                       : most_held == 1 || p.dim_v <= 64        ? 32
                                                                : 16;
-  c = {.kSums = p.dtype == DType::f32 && p.dim_v / halves > 128 ? 2 : 1,
-       .rows = rows,
-       .warps = s->warps,
-       .row_tiles = held,
-       .share = 0,
-       .halves = halves,
-       .block_n = block_n,
-       .slots = 0,
-       .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
-       .copy_bytes = std::min(
-           {cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k), cuda::row_alignment(p, Role::v)}),
-       .even = false,
-       .unified = p.unified_max.has_value(),
-       .row_blocks = row_blocks};
+  DecodeConfig c{.kSums = p.dtype == DType::f32 && p.dim_v / halves > 128 ? 2 : 1,
+                 .rows = rows,
+                 .warps = s->warps,
+                 .row_tiles = held,
+                 .share = 0,
+                 .halves = halves,
+                 .block_n = block_n,
+                 .slots = 0,
+                 .piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, block_n).chunk) / block_n : 0,
+                 .copy_bytes = std::min({cuda::row_alignment(p, Role::q), cuda::row_alignment(p, Role::k),
+                                         cuda::row_alignment(p, Role::v)}),
+                 .even = false,
+                 .unified = p.unified_max.has_value(),
+                 .row_blocks = row_blocks};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   const auto choose = [&](int team) {  // warps of a team
@@ -183,12 +178,12 @@ bool select_config(const Problem& p, int shared_bytes, DecodeConfig& c, std::str
   }
   choose(row_tiles / held * c.halves);
   if (!fits())
-    return refuse(text("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ",
-                       shared_bytes, " bytes of shared memory"));
+    return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
+                  " bytes of shared memory");
   if (groups_of(p, sharing_of(p, c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
-    return refuse(text(groups_of(p, sharing_of(p, c)), " K/V heads have too many tiles of ", c.block_n,
-                       " keys for 32-bit indices"));
-  return true;
+    return refuse(groups_of(p, sharing_of(p, c)), " K/V heads have too many tiles of ", c.block_n,
+                  " keys for 32-bit indices");
+  return c;
 }
 
 Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {

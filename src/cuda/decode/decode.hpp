@@ -5,12 +5,13 @@
 #include "cuda/decode/decode_config.hpp"
 #include "cuda/decode/split_policy.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::decode {
 
 // The config of a problem for CTAs of at most `shared_bytes`, but for `even`, which is up to the number of
-// multiprocessors. False, with a sentence in `why`, for what the family cannot do.
-bool select_config(const Problem& problem, int shared_bytes, DecodeConfig& config, std::string& why);
+// multiprocessors.
+Selected<DecodeConfig> select_config(const Problem& problem, int shared_bytes);
 // arch: "sm_80"; mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const DecodeConfig& config, const std::string& arch,
                                const std::string& mods = {});

@@ -155,9 +155,9 @@ class Unasked final : public PlanState {
 
 Decision plan_for(const Request& request) {
   const Problem& p = *request.problem;
+  const auto device = device_of(p);
+  if (!device) return Decision::no(device.refusal());
   std::string why;
-  const DeviceFacts* const device = device_of(p, why);
-  if (!device) return Decision::no(why);
   const Cublas* const api = pretended_device() ? nullptr : cublas(why);
   if (!api && !pretended_device()) return Decision::no(why);
   if (p.m == 0 || p.n == 0 || p.k == 0) return Decision::no("cuBLAS does not support empty matrices");
@@ -168,7 +168,7 @@ Decision plan_for(const Request& request) {
   if (p.column_bias && (p.out_dtype != p.dtype || (p.n > 1 && p.layout.column_bias[0] != 1)))
     return Decision::no("cuBLAS needs a contiguous column_bias with the dtype of y");
   if (!api) return {{}, std::make_shared<Unasked>(request.problem)};
-  auto state = std::make_shared<State>(request, *api, *device);
+  auto state = std::make_shared<State>(request, *api, **device);
   if (!state->found()) return Decision::no("cuBLAS has no algorithm for this problem");
   return {{}, std::move(state)};
 }

@@ -104,19 +104,11 @@ double microseconds(const Problem& p, const FlatGemmPlan& plan) {
 
 }  // namespace
 
-bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, FlatGemmPlan& plan, std::string& why) {
-  if (p.dtype == DType::f32) {
-    why = "requires fp16 or bf16 (got fp32)";
-    return false;
-  }
-  if (p.m > kMaxRows) {
-    why = text("m must be at most ", kMaxRows, " (got ", p.m, ")");
-    return false;
-  }
-  if (p.n > kMaxPosition || p.k > kMaxPosition) {
-    why = text("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
-    return false;
-  }
+Selected<FlatGemmPlan> select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors) {
+  if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (got fp32)");
+  if (p.m > kMaxRows) return refuse("m must be at most ", kMaxRows, " (got ", p.m, ")");
+  if (p.n > kMaxPosition || p.k > kMaxPosition)
+    return refuse("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
   FlatGemmConfig config{.input = scalar_type_of(p.dtype),
                         .output = scalar_type_of(p.out_dtype),
                         .tiles = p.m <= 8    ? 1
@@ -128,6 +120,7 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
                         .stages = 2,
                         .vectors = in_sixteens(p, Role::x) && in_sixteens(p, Role::w),
                         .bias = p.column_bias};
+  FlatGemmPlan plan{};
   double best = std::numeric_limits<double>::max();
   for (const auto& [warps_n, row_blocks] : {std::pair{1, 1}, {2, 1}, {4, 1}, {4, 2}, {8, 1}}) {
     // The narrowest that fits was the fastest for up to 8 rows, or within 1 %, of all shapes tried.
@@ -145,11 +138,9 @@ bool select_flat_gemm(const Problem& p, int shared_bytes, int multiprocessors, F
         best = cost, plan = cut_flat_gemm(p, config, splits, multiprocessors);
     }
   }
-  if (best == std::numeric_limits<double>::max()) {
-    why = text("no tile fits into ", shared_bytes, " bytes of shared memory");
-    return false;
-  }
-  return true;
+  if (best == std::numeric_limits<double>::max())
+    return refuse("no tile fits into ", shared_bytes, " bytes of shared memory");
+  return plan;
 }
 
 KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string& arch) {
@@ -167,15 +158,14 @@ FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan) {
 }
 
 const Implementation& flat_gemm_implementation() {
-  static const Implementation row{
-      "cuda.flat_gemm",
-      [](const Request& request) {
-        return plan_on_device<State, FlatGemmPlan>(
-            request, [](const DeviceFacts& device, const Problem& p, FlatGemmPlan& plan, std::string& why) {
-              return select_flat_gemm(p, device.shared_bytes, device.multiprocessors, plan, why);
-            });
-      },
-      kFlatGemm};
+  static const Implementation row{"cuda.flat_gemm",
+                                  [](const Request& request) {
+                                    return plan_on_device<State>(
+                                        request, [](const DeviceFacts& device, const Problem& p) {
+                                          return select_flat_gemm(p, device.shared_bytes, device.multiprocessors);
+                                        });
+                                  },
+                                  kFlatGemm};
   return row;
 }
 

@@ -5,6 +5,7 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/gemm/flat_gemm_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
@@ -20,9 +21,8 @@ struct FlatGemmPlan {
 // The plan for given rows of x, rows of w per tile and splits. blocks: the largest number of CTAs, which share n evenly
 // if there is one split.
 FlatGemmPlan cut_flat_gemm(const Problem& problem, const FlatGemmConfig& config, int splits, int blocks);
-// False, with a sentence, if no kernel computes the problem. shared_bytes: the most that a block may have.
-bool select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors, FlatGemmPlan& plan,
-                      std::string& why);
+// shared_bytes: the most that a block may have.
+Selected<FlatGemmPlan> select_flat_gemm(const Problem& problem, int shared_bytes, int multiprocessors);
 KernelProgram flat_gemm_program(const FlatGemmConfig& config, const std::string& arch);
 // But for the addresses of a call, and with them the workspace's.
 FlatGemmParams flat_gemm_params(const Problem& problem, const FlatGemmPlan& plan);

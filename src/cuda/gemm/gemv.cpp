@@ -37,24 +37,16 @@ class State final : public KernelState {
 
 }  // namespace
 
-bool select_gemv(const Problem& p, GemvConfig& config, std::string& why) {
-  if (p.m < 1 || p.m > kGemvMostRows) {
-    why = text("m must be 1 to ", kGemvMostRows, " (got ", p.m, ")");
-    return false;
-  }
-  if (p.n > kMaxPosition || p.k > kMaxPosition) {
-    why = text("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
-    return false;
-  }
-  if (!in_sixteens(p, Role::x) || !in_sixteens(p, Role::w)) {
-    why = "rows of x and w must be contiguous, 16-byte aligned and a multiple of 16 bytes long";
-    return false;
-  }
-  config = {.input = scalar_type_of(p.dtype),
-            .output = scalar_type_of(p.out_dtype),
-            .rows = static_cast<int>(p.m),
-            .bias = p.column_bias};
-  return true;
+Selected<GemvConfig> select_gemv(const Problem& p) {
+  if (p.m < 1 || p.m > kGemvMostRows) return refuse("m must be 1 to ", kGemvMostRows, " (got ", p.m, ")");
+  if (p.n > kMaxPosition || p.k > kMaxPosition)
+    return refuse("n and k must be at most ", kMaxPosition, " (got ", p.n, " and ", p.k, ")");
+  if (!in_sixteens(p, Role::x) || !in_sixteens(p, Role::w))
+    return refuse("rows of x and w must be contiguous, 16-byte aligned and a multiple of 16 bytes long");
+  return GemvConfig{.input = scalar_type_of(p.dtype),
+                    .output = scalar_type_of(p.out_dtype),
+                    .rows = static_cast<int>(p.m),
+                    .bias = p.column_bias};
 }
 
 KernelProgram gemv_program(const GemvConfig& config, const std::string& arch) {
@@ -74,9 +66,8 @@ GemvParams gemv_params(const Problem& p) {
 const Implementation& gemv_implementation() {
   static const Implementation row{"cuda.gemv",
                                   [](const Request& request) {
-                                    return plan_on_device<State, GemvConfig>(
-                                        request, [](const DeviceFacts&, const Problem& p, GemvConfig& config,
-                                                    std::string& why) { return select_gemv(p, config, why); });
+                                    return plan_on_device<State>(
+                                        request, [](const DeviceFacts&, const Problem& p) { return select_gemv(p); });
                                   },
                                   kLinear, Dataflow::gemv};
   return row;

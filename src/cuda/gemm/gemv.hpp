@@ -5,13 +5,13 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/gemm/gemv_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
 const Implementation& gemv_implementation();
 
-// False, with a sentence, if the kernel does not compute the problem.
-bool select_gemv(const Problem& problem, GemvConfig& config, std::string& why);
+Selected<GemvConfig> select_gemv(const Problem& problem);
 KernelProgram gemv_program(const GemvConfig& config, const std::string& arch);
 GemvParams gemv_params(const Problem& problem);  // but for the addresses of a call
 

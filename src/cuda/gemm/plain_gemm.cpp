@@ -43,15 +43,13 @@ class State final : public KernelState {
 
 std::int64_t plain_gemm_blocks(const Problem& p) { return tiles_of(p.m) * tiles_of(p.n); }
 
-bool select_plain_gemm(const Problem& p, PlainGemmConfig& config, std::string& why) {
+Selected<PlainGemmConfig> select_plain_gemm(const Problem& p) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max();
-  if (p.m > kMax || p.n > kMax || plain_gemm_blocks(p) > kMax) {
-    why = text("m x n must be at most ", kMax, " tiles of ", kPlainGemmTile, " x ", kPlainGemmTile, " (got m = ", p.m,
-               ", n = ", p.n, ")");
-    return false;
-  }
-  config = {.input = scalar_type_of(p.dtype), .output = scalar_type_of(p.out_dtype), .bias = p.column_bias};
-  return true;
+  if (p.m > kMax || p.n > kMax || plain_gemm_blocks(p) > kMax)
+    return refuse("m x n must be at most ", kMax, " tiles of ", kPlainGemmTile, " x ", kPlainGemmTile,
+                  " (got m = ", p.m, ", n = ", p.n, ")");
+  return PlainGemmConfig{
+      .input = scalar_type_of(p.dtype), .output = scalar_type_of(p.out_dtype), .bias = p.column_bias};
 }
 
 KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::string& arch) {
@@ -68,16 +66,17 @@ PlainGemmParams plain_gemm_params(const Problem& p) {
 }
 
 const Implementation& plain_gemm_implementation() {
-  static const Implementation row{
-      "cuda.plain_gemm",
-      [](const Request& request) {
-        return plan_on_device<State, PlainGemmConfig>(
-            request, [](const DeviceFacts& device, const Problem& p, PlainGemmConfig& config, std::string& why) {
-              if (select_plain_gemm(p, config, why) && device.major < 8) why = why_too_old(device);
-              return why.empty();
-            });
-      },
-      kFlatGemm, Dataflow::none};
+  static const Implementation row{"cuda.plain_gemm",
+                                  [](const Request& request) {
+                                    return plan_on_device<State>(
+                                        request,
+                                        [](const DeviceFacts& device, const Problem& p) -> Selected<PlainGemmConfig> {
+                                          auto config = select_plain_gemm(p);
+                                          if (config && device.major < 8) return refuse(why_too_old(device));
+                                          return config;
+                                        });
+                                  },
+                                  kFlatGemm, Dataflow::none};
   return row;
 }
 

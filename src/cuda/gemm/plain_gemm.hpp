@@ -6,13 +6,13 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/gemm/plain_gemm_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
 const Implementation& plain_gemm_implementation();
 
-// False, with a sentence, for what the kernel does not support.
-bool select_plain_gemm(const Problem& problem, PlainGemmConfig& config, std::string& why);
+Selected<PlainGemmConfig> select_plain_gemm(const Problem& problem);
 KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::string& arch);
 PlainGemmParams plain_gemm_params(const Problem& problem);  // but for the addresses of a call
 std::int64_t plain_gemm_blocks(const Problem& problem);

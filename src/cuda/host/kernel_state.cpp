@@ -35,17 +35,13 @@ void KernelState::run(const Tensors& tensors, void* workspace, Executor&, void* 
   launch(call);
 }
 
-const DeviceFacts* device_of(const Problem& p, std::string& why) {
-  if (p.device.kind != DeviceKind::cuda) {
-    why = "requires tensors on a CUDA device";
-    return nullptr;
-  }
-  if (!pretended_device() && !driver(&why)) return nullptr;
+Selected<const DeviceFacts*> device_of(const Problem& p) {
+  if (p.device.kind != DeviceKind::cuda) return refuse("requires tensors on a CUDA device");
+  if (std::string why; !pretended_device() && !driver(&why)) return refuse(why);
   try {
     return &device_facts(p.device.index);
   } catch (const Error& e) {
-    why = e.what();
-    return nullptr;
+    return refuse(e.what());
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "cuda/host/kernels.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
@@ -124,31 +125,22 @@ class KernelState : public PlanState {
   bool idle_ = false;  // there is nothing to compute: nothing is loaded or launched
 };
 
-// The problem's device; nullptr with a sentence if it is not on one that is there.
-const DeviceFacts* device_of(const Problem& problem, std::string& why);
+// The problem's device; refused if it is not one that is there.
+Selected<const DeviceFacts*> device_of(const Problem& problem);
 // The refusal of a device of compute capability below 8.0.
 std::string why_too_old(const DeviceFacts& device);
 
 // The programs of a plan on any device of the architecture of its own; none of a plan that launches others' kernels.
 std::vector<KernelProgram> programs_of(const PlanState& state, const std::string& arch);
 
-// The refusal of a family's select: false, with the sentence in `why`.
-struct Refuse {
-  std::string& why;
-  bool operator()(std::string sentence) const {
-    why = std::move(sentence);
-    return false;
-  }
-};
-
 // The plan of a family: its State of what `select` decides on the problem's device.
-template <class State, class Config, class Select, class... More>
+template <class State, class Select, class... More>
 Decision plan_on_device(const Request& request, const Select& select, const More&... more) {
-  Config config{};
-  std::string why;
-  const DeviceFacts* const device = device_of(*request.problem, why);
-  if (!device || !select(*device, *request.problem, config, why)) return Decision::no(std::move(why));
-  return {{}, std::make_shared<State>(request, *device, config, more...)};
+  const auto device = device_of(*request.problem);
+  if (!device) return Decision::no(device.refusal());
+  const auto selected = select(**device, *request.problem);
+  if (!selected) return Decision::no(selected.refusal());
+  return {{}, std::make_shared<State>(request, **device, *selected, more...)};
 }
 
 }  // namespace onepass::cuda

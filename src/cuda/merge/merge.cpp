@@ -56,23 +56,18 @@ class State final : public KernelState {
 
 }  // namespace
 
-bool select_merge(const Problem& p, MergeConfig& config, std::string& why) {
+Selected<MergeConfig> select_merge(const Problem& p) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max();
-  if (p.partials > kLargeMerge) {
-    why = text("supports at most ", kLargeMerge, " partial results (got ", p.partials,
-               "); merge groups of them first, then their results");
-    return false;
-  }
-  if (p.batch * p.heads_q * p.seq_q > kMax || p.dim_v > kMax / 2) {
-    why = text("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ",
-               p.batch * p.heads_q * p.seq_q, " rows of ", p.dim_v, ")");
-    return false;
-  }
-  config = {.dim = static_cast<int>(p.dim_v),
-            .input = scalar_type_of(p.dtype),
-            .output = scalar_type_of(p.out_dtype),
-            .capacity = p.partials <= kSmallMerge ? kSmallMerge : kLargeMerge};
-  return true;
+  if (p.partials > kLargeMerge)
+    return refuse("supports at most ", kLargeMerge, " partial results (got ", p.partials,
+                  "); merge groups of them first, then their results");
+  if (p.batch * p.heads_q * p.seq_q > kMax || p.dim_v > kMax / 2)
+    return refuse("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ",
+                  p.batch * p.heads_q * p.seq_q, " rows of ", p.dim_v, ")");
+  return MergeConfig{.dim = static_cast<int>(p.dim_v),
+                     .input = scalar_type_of(p.dtype),
+                     .output = scalar_type_of(p.out_dtype),
+                     .capacity = p.partials <= kSmallMerge ? kSmallMerge : kLargeMerge};
 }
 
 KernelProgram merge_program(const MergeConfig& config, const std::string& arch) {
@@ -118,14 +113,13 @@ const Implementation& merge_implementation() {
   static const Implementation row{
       "cuda.merge",
       [](const Request& request) {
-        return plan_on_device<State, MergeConfig>(
-            request, [](const DeviceFacts&, const Problem& p, MergeConfig& config, std::string& why) {
-              constexpr int kLargeParameters = 12010;  // of a driver
-              if (!select_merge(p, config, why)) return false;
-              if (config.capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
-                why = text("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver");
-              return why.empty();
-            });
+        return plan_on_device<State>(request, [](const DeviceFacts&, const Problem& p) -> Selected<MergeConfig> {
+          constexpr int kLargeParameters = 12010;  // of a driver
+          auto config = select_merge(p);
+          if (config && config->capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
+            return refuse("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver");
+          return config;
+        });
       },
       kMerge};
   return row;

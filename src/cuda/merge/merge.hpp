@@ -5,13 +5,13 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/merge/merge_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
 const Implementation& merge_implementation();
 
-// False, with a sentence, if no kernel merges the problem.
-bool select_merge(const Problem& problem, MergeConfig& config, std::string& why);
+Selected<MergeConfig> select_merge(const Problem& problem);
 KernelProgram merge_program(const MergeConfig& config, const std::string& arch);
 
 // A launch's parameters; the kernel reads as many parts as its config holds.

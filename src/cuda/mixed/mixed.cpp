@@ -69,15 +69,14 @@ Launched part_of(Decision decision, const char* implementation, const Part& part
   return {std::static_pointer_cast<const KernelState>(std::move(decision.state)), implementation, part, 0};
 }
 
-// True if the problem is one for several kernels; else `why` has the reason.
-bool is_mixed(const Problem& p, std::string& why) {
+// Why the problem is not one for several kernels, or "".
+std::string why_not_mixed(const Problem& p) {
   const std::int64_t most = decode::kMaxRows / std::max<std::int64_t>(1, p.group());
-  why = !p.varlen || !(p.seqused || p.paged())
-            ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
-        : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
-        : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
-                          : "";
-  return why.empty();
+  return !p.varlen || !(p.seqused || p.paged())
+             ? "requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)"
+         : most == 0 ? text("query heads per K/V head must be at most ", decode::kMaxRows, " (got ", p.group(), ")")
+         : p.seq_q <= most ? text("the longest sequence must have more than ", most, " rows (got ", p.seq_q, ")")
+                           : "";
 }
 
 // The problem as each of its decoding kernels sees it: with the most queries that one of their sequences has.
@@ -93,9 +92,9 @@ std::vector<Problem> decoded_parts(const Problem& p) {
 }
 
 Decision plan(const Request& request) {
-  std::string why;
-  const DeviceFacts* const device = device_of(*request.problem, why);
-  if (!device || !is_mixed(*request.problem, why)) return Decision::no(std::move(why));
+  const auto device = device_of(*request.problem);
+  if (!device) return Decision::no(device.refusal());
+  if (std::string why = why_not_mixed(*request.problem); !why.empty()) return Decision::no(std::move(why));
   const std::vector<Problem> few = decoded_parts(*request.problem);
 
   // On Hopper the prefill kernel computes beside the kernels that read the cache, on multiprocessors that they leave.
@@ -126,7 +125,7 @@ Decision plan(const Request& request) {
     part.least_rows = part.most_rows + 1;
   }
   parts.push_back(part_of(std::move(prefill), name, rest));
-  return {{}, std::make_shared<State>(request, *device, std::move(parts))};
+  return {{}, std::make_shared<State>(request, **device, std::move(parts))};
 }
 
 }  // namespace

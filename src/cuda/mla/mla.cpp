@@ -76,10 +76,9 @@ class State final : public cuda::KernelState {
   const cuda::PlannedKernel *attention_, *merge_ = nullptr;
 };
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, MlaConfig& config, std::string& why) {
-  if (device.major == 9) return select_mla(p, config, why);
-  why = sm90::why_no_hopper(device);
-  return false;
+Selected<MlaConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
+  if (device.major != 9) return refuse(sm90::why_no_hopper(device));
+  return select_mla(p);
 }
 
 // A requested feature that the kernel has no registers for, or nullptr.
@@ -96,35 +95,31 @@ const char* unwanted_of(const Problem& p) {
 
 }  // namespace
 
-bool select_mla(const Problem& p, MlaConfig& c, std::string& why) {
-  const cuda::Refuse refuse{why};
+Selected<MlaConfig> select_mla(const Problem& p) {
   if (p.dim_qk != kMlaQk || p.dim_v != kMlaV)
-    return refuse(text("head dims must be ", kMlaQk, "/", kMlaV, " (got ", p.dim_qk, "/", p.dim_v, ")"));
+    return refuse("head dims must be ", kMlaQk, "/", kMlaV, " (got ", p.dim_qk, "/", p.dim_v, ")");
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
-  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
-  if (!p.v_in_k) return refuse(text("requires v to be a view of k (the first ", kMlaV, " columns, same strides)"));
-  if (const char* unwanted = unwanted_of(p)) return refuse(text("does not support ", unwanted));
-  if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(std::move(sentence));
-  if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty())
-    return refuse(std::move(sentence));
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(sentence);
+  if (!p.v_in_k) return refuse("requires v to be a view of k (the first ", kMlaV, " columns, same strides)");
+  if (const char* unwanted = unwanted_of(p)) return refuse("does not support ", unwanted);
+  if (std::string sentence = sm90::why_no_tma(p, Role::k); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = sm90::why_no_vectors(p, Role::q, 16); !sentence.empty()) return refuse(sentence);
   if (p.out_dtype != DType::f32) {
-    if (std::string sentence = sm90::why_no_vectors(p, Role::out, 16); !sentence.empty())
-      return refuse(std::move(sentence));
+    if (std::string sentence = sm90::why_no_vectors(p, Role::out, 16); !sentence.empty()) return refuse(sentence);
   }
   const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{kMlaKeys})) : 0;
-  c = {.piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, kMlaKeys).chunk) / kMlaKeys : 0,
-       .page_rows = page_rows,
-       .producer_registers = 40,
-       .consumer_registers = 232};
+  MlaConfig c{.piece = p.batch_invariant ? static_cast<int>(fixed_splits(p.seq_k, kMlaKeys).chunk) / kMlaKeys : 0,
+              .page_rows = page_rows,
+              .producer_registers = 40,
+              .consumer_registers = 232};
   if (c.gathers()) c.producer_registers = 56, c.consumer_registers = 224;
   const Sharing sharing = sharing_of(p, c);
   const std::int64_t tiles = std::max<std::int64_t>(1, tiles_of(p, kMlaKeys));
   if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
-    return refuse(
-        text(groups_of(p, sharing), " blocks of rows have too many tiles of ", kMlaKeys, " keys for 32-bit indices"));
-  if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty())
-    return refuse(std::move(sentence));
-  return true;
+    return refuse(groups_of(p, sharing), " blocks of rows have too many tiles of ", kMlaKeys,
+                  " keys for 32-bit indices");
+  if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty()) return refuse(sentence);
+  return c;
 }
 
 Sharing sharing_of(const Problem& p, const MlaConfig& c) {
@@ -180,7 +175,7 @@ cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig&
 
 const Implementation& mla_implementation() {
   static const Implementation row{
-      "cuda.mla", [](const Request& request) { return cuda::plan_on_device<State, MlaConfig>(request, config_on); }};
+      "cuda.mla", [](const Request& request) { return cuda::plan_on_device<State>(request, config_on); }};
   return row;
 }
 

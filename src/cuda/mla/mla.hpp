@@ -6,11 +6,11 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/mla/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::decode {
 
-// The config of a problem; false, with a sentence in `why`, for what the kernel cannot do.
-bool select_mla(const Problem& problem, MlaConfig& config, std::string& why);
+Selected<MlaConfig> select_mla(const Problem& problem);
 cuda::KernelProgram mla_program(const ForwardFeatures& features, const MlaConfig& config);
 cuda::KernelProgram mla_merge_program(const ForwardFeatures& features, const MlaConfig& config, bool many);
 bool many_parts(const Problem& problem, const MlaConfig& config, const Share& share);  // of a group

@@ -42,11 +42,11 @@ class State final : public KernelState {
 
 }  // namespace
 
-bool select_plain(const Problem& p, std::string& why) {
-  const bool countable = p.batch * p.heads_q <= kMaxPosition;
-  why = countable ? why_too_many(p, tile_bound(p, kPlainTile))
-                  : text("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
-  return why.empty();
+Selected<ForwardFeatures> select_plain(const Problem& p) {
+  if (p.batch * p.heads_q > kMaxPosition)
+    return refuse("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
+  if (std::string sentence = why_too_many(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
+  return features_of(p);
 }
 
 KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, const std::string& mods) {
@@ -66,13 +66,12 @@ const Implementation& plain_implementation() {
       .name = "cuda.plain",
       .plan =
           [](const Request& request) {
-            return plan_on_device<State, ForwardFeatures>(
-                request, [](const DeviceFacts& device, const Problem& p, ForwardFeatures& features, std::string& why) {
-                  if (!select_plain(p, why)) return false;
-                  if (device.major < 8) why = why_too_old(device);
-                  features = features_of(p);
-                  return why.empty();
-                });
+            return plan_on_device<State>(request,
+                                         [](const DeviceFacts& device, const Problem& p) -> Selected<ForwardFeatures> {
+                                           auto features = select_plain(p);
+                                           if (features && device.major < 8) return refuse(why_too_old(device));
+                                           return features;
+                                         });
           },
       .unified_max = true};
   return row;

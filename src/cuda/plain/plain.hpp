@@ -6,13 +6,13 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/plain/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
 inline constexpr TileShape kPlainTile{kPlainRows, kPlainKeys, 0};  // no warp of it remembers rows for a fallback
 
-// False, with a sentence, for what the kernel does not support.
-bool select_plain(const Problem& problem, std::string& why);
+Selected<ForwardFeatures> select_plain(const Problem& problem);
 KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
 // The parameters of a launch, with its ForwardParams, but for the address of `recomputed`.
 PlainParams plain_params(const Problem& problem, const ForwardParams& params);

@@ -102,13 +102,12 @@ std::size_t QuantizePlan::workspace_bytes() const {
   return numbers * sizeof(float);
 }
 
-bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, std::string& why) {
+Selected<QuantizePlan> select_quantize(const Problem& p, int multiprocessors) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
-  if (p.batch * p.heads_q > kMax || p.seq_q > kMax || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMax) {
-    why = text("seq_q (", p.seq_q, "), batch x heads (", p.batch * p.heads_q, ") and their blocks of ", kFewRows,
-               " rows must each be at most ", kMax);
-    return false;
-  }
+  if (p.batch * p.heads_q > kMax || p.seq_q > kMax || p.batch * p.heads_q * (p.seq_q / kFewRows + 1) > kMax)
+    return refuse("seq_q (", p.seq_q, "), batch x heads (", p.batch * p.heads_q, ") and their blocks of ", kFewRows,
+                  " rows must each be at most ", kMax);
+  QuantizePlan plan{};
   plan.heads = static_cast<int>(p.batch * p.heads_q);
   const bool tiles = in_tiles(p);
   const int rows = tiles || p.descale.blocks || p.centered ? static_cast<int>(kDescaleRows) : kFewRows;
@@ -136,7 +135,7 @@ bool select_quantize(const Problem& p, int multiprocessors, QuantizePlan& plan, 
   const int units = std::max(1, plan.heads / plan.sharing);
   plan.requant_blocks = static_cast<int>(
       std::min<std::int64_t>(std::int64_t{plan.sharing} * plan.blocks, ceil_div(kRequantBlocks, units)));
-  return true;
+  return plan;
 }
 
 KernelProgram quantize_program(const QuantizeConfig& c, const std::string& arch) {
@@ -163,8 +162,7 @@ std::vector<KernelProgram> quantize_programs(const QuantizePlan& plan, const std
 std::vector<KernelProgram> quantize_programs(const std::array<Problem, 3>& problems, const std::string& arch) {
   std::vector<KernelProgram> programs;
   std::array<QuantizePlan, 3> plans;
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    if (std::string why; !select_quantize(problems[i], 1, plans[i], why)) throw Error(ErrorCode::unsupported, why);
+  for (std::size_t i = 0; i < plans.size(); ++i) plans[i] = select_quantize(problems[i], 1).value();
   if (!std::ranges::all_of(plans, [](const QuantizePlan& plan) { return plan.config.tiles; })) {
     for (const QuantizePlan& plan : plans)
       std::ranges::move(quantize_programs(plan, arch), std::back_inserter(programs));

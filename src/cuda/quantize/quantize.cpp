@@ -104,17 +104,15 @@ class State final : public KernelState {
   std::vector<const PlannedKernel*> launched_;  // of the steps
 };
 
-std::unique_ptr<State> state_of(const Request& request, std::string& why) {
-  QuantizePlan plan;
-  const DeviceFacts* const device = device_of(*request.problem, why);
-  if (!device || !select_quantize(*request.problem, device->multiprocessors, plan, why)) return nullptr;
-  return std::make_unique<State>(request, *device, plan);
+Decision plan(const Request& request) {
+  return plan_on_device<State>(
+      request, [](const DeviceFacts& device, const Problem& p) { return select_quantize(p, device.multiprocessors); });
 }
 
 // Quantizes q, k and v in two launches if all have kernels of quantize.cuh, else one after the other.
 class Quantizer final : public Fp8Quantizer {
  public:
-  explicit Quantizer(std::array<std::unique_ptr<const State>, 3> states)
+  explicit Quantizer(std::array<std::shared_ptr<const State>, 3> states)
       : states_(std::move(states)),
         together_(std::ranges::all_of(states_, [](const auto& state) { return state->plan().config.tiles; })) {}
   const PlanState& state(std::size_t i) const override { return *states_[i]; }
@@ -148,31 +146,27 @@ class Quantizer final : public Fp8Quantizer {
     return all;
   }
 
-  const std::array<std::unique_ptr<const State>, 3> states_;
+  const std::array<std::shared_ptr<const State>, 3> states_;
   const bool together_;
 };
 
 }  // namespace
 
 Decision quantized_first(const Request& request, const Implementation& attention) {
-  return onepass::quantized_first(request, attention, [](const std::array<Request, 3>& requests, std::string& why) {
-    std::array<std::unique_ptr<const State>, 3> states;
+  const auto make = [](const std::array<Request, 3>& requests) -> MadeQuantizer {
+    std::array<std::shared_ptr<const State>, 3> states;
     for (std::size_t i = 0; i < states.size(); ++i) {
-      states[i] = state_of(requests[i], why);
-      if (!states[i]) return std::unique_ptr<const Fp8Quantizer>();
+      const Decision decision = plan(requests[i]);
+      if (!decision) return refuse(decision.refusal);
+      states[i] = std::static_pointer_cast<const State>(decision.state);
     }
-    return std::unique_ptr<const Fp8Quantizer>(std::make_unique<const Quantizer>(std::move(states)));
-  });
+    return {std::make_unique<const Quantizer>(std::move(states))};
+  };
+  return onepass::quantized_first(request, attention, make);
 }
 
 const Implementation& quantize_implementation() {
-  static const Implementation row{"cuda.quantize",
-                                  [](const Request& request) {
-                                    std::string why;
-                                    std::unique_ptr<State> state = state_of(request, why);
-                                    return state ? Decision{{}, std::move(state)} : Decision::no(why);
-                                  },
-                                  kQuantize};
+  static const Implementation row{"cuda.quantize", plan, kQuantize};
   return row;
 }
 

@@ -9,6 +9,7 @@
 #include "cuda/driver/api.hpp"
 #include "cuda/quantize/quantize_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
@@ -31,8 +32,7 @@ struct QuantizePlan {
   std::vector<Step> steps() const;  // launches, one behind the other
   std::size_t workspace_bytes() const;
 };
-// False, with a sentence, if no kernel computes the problem.
-bool select_quantize(const Problem& problem, int multiprocessors, QuantizePlan& plan, std::string& why);
+Selected<QuantizePlan> select_quantize(const Problem& problem, int multiprocessors);
 // Launches of quantize.cuh besides a plan's own: of its kernel with the other number of tiles of a CTA, which a device
 // with another number of multiprocessors takes, and if the plan can be Q's of attention_fp8, of q, k and v together.
 std::vector<QuantizeConfigs> other_launches(const QuantizePlan& plan);

@@ -130,10 +130,8 @@ template <Op op>
 Implementation row_for(const char* name) {
   return {name,
           [](const Request& request) {
-            return plan_on_device<State, SoftmaxPlan>(
-                request, [](const DeviceFacts&, const Problem& p, SoftmaxPlan& plan, std::string& why) {
-                  return select_softmax(p, plan, why);
-                });
+            return plan_on_device<State>(request,
+                                         [](const DeviceFacts&, const Problem& p) { return select_softmax(p); });
           },
           op};
 }
@@ -144,18 +142,16 @@ std::size_t SoftmaxPlan::workspace_bytes() const {
   return two_launches() ? static_cast<std::size_t>(rows * pieces) * sizeof(SoftmaxState) : 0;
 }
 
-bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
+Selected<SoftmaxPlan> select_softmax(const Problem& p) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max();
+  SoftmaxPlan plan{};
   plan.rows = p.batch * p.heads_q * p.seq_q;
-  if (p.seq_k > kMax / 2 || plan.rows > kMax) {
-    why = text("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ", plan.rows, " rows of ",
-               p.seq_k, ")");
-    return false;
-  }
+  if (p.seq_k > kMax / 2 || plan.rows > kMax)
+    return refuse("supports at most ", kMax, " rows of at most ", kMax / 2, " elements (got ", plan.rows, " rows of ",
+                  p.seq_k, ")");
   const bool backward = is_backward(p.op);
   const auto scale = static_cast<float>(p.effective_scale());
   SoftmaxConfig& c = plan.config;
-  c = {};
   c.input = scalar_type_of(p.dtype);
   c.output = scalar_type_of(p.out_dtype);
   c.backward = backward;
@@ -185,11 +181,9 @@ bool select_softmax(const Problem& p, SoftmaxPlan& plan, std::string& why) {
   }
   c.full = c.even && c.kept && c.part == SoftmaxPart::whole && p.seq_k == c.threads * c.slots * c.numbers();
   if (!c.kept) c.threads = kMaxThreads, c.slots = kLongSlots / tensors;
-  if (plan.rows * plan.pieces > kMax) {
-    why = text("supports at most ", kMax, " chunks of rows (got ", plan.rows * plan.pieces, ")");
-    return false;
-  }
-  return true;
+  if (plan.rows * plan.pieces > kMax)
+    return refuse("supports at most ", kMax, " chunks of rows (got ", plan.rows * plan.pieces, ")");
+  return plan;
 }
 
 SoftmaxConfig states_config(const SoftmaxPlan& plan) {

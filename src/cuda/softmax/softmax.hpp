@@ -5,6 +5,7 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/softmax/softmax_params.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::cuda {
 
@@ -20,8 +21,7 @@ struct SoftmaxPlan {
   bool two_launches() const { return pieces > 1 && !config.row_lse; }
   std::size_t workspace_bytes() const;
 };
-// False, with a sentence, if no kernel computes the problem.
-bool select_softmax(const Problem& problem, SoftmaxPlan& plan, std::string& why);
+Selected<SoftmaxPlan> select_softmax(const Problem& problem);
 // The config of the first of two launches.
 SoftmaxConfig states_config(const SoftmaxPlan& plan);
 KernelProgram softmax_program(const SoftmaxConfig& config, const std::string& arch);

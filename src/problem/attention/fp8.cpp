@@ -196,10 +196,9 @@ Decision quantized_first(const Request& request, const Implementation& attention
   std::array<Request, 3> requests;
   for (std::size_t i = 0; i < requests.size(); ++i)
     requests[i] = {std::make_shared<const Problem>(problems.quantizes[i]), request.mods, request.workers};
-  std::string why;
-  std::unique_ptr<const Fp8Quantizer> quantizer = make(requests, why);
-  if (!quantizer) return Decision::no(why);
-  return {{}, std::make_shared<State>(request, problems.attention, std::move(quantizer), std::move(decision.state))};
+  MadeQuantizer quantizer = make(requests);
+  if (!quantizer) return Decision::no(quantizer.refusal());
+  return {{}, std::make_shared<State>(request, problems.attention, std::move(*quantizer), std::move(decision.state))};
 }
 
 }  // namespace onepass

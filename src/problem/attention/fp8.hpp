@@ -7,6 +7,7 @@
 #include <string>
 
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass {
 
@@ -34,8 +35,8 @@ class Fp8Quantizer {
   virtual void prepare() const {}
   virtual void run(const std::array<QuantizeCall, 3>& calls, Executor& executor, void* stream) const = 0;
 };
-// nullptr, with a sentence, if it refuses one of them.
-using MakeQuantizer = std::unique_ptr<const Fp8Quantizer> (*)(const std::array<Request, 3>& requests, std::string& why);
+using MadeQuantizer = Selected<std::unique_ptr<const Fp8Quantizer>>;
+using MakeQuantizer = MadeQuantizer (*)(const std::array<Request, 3>& requests);
 
 // The decision of `attention` on what such a quantizer writes.
 Decision quantized_first(const Request& request, const Implementation& attention, MakeQuantizer make);

@@ -36,12 +36,8 @@ struct Planned {
   AppendParams params;
 };
 Planned plan_of(const AppendCase& c, const Problem& problem) {
-  Planned p;
-  std::string why;
-  EXPECT_TRUE(cuda::select_append(problem, p.plan, why)) << why;
-  p.config = p.plan.config;
-  p.params = cuda::append_params(problem, p.plan, as_tensors(c.tensors));
-  return p;
+  const cuda::AppendPlan plan = cuda::select_append(problem).value();
+  return {plan, plan.config, cuda::append_params(problem, plan, as_tensors(c.tensors))};
 }
 Planned plan_of(const AppendCase& c) { return plan_of(c, problem_of(c.tensors, c.spec.interleaved)); }
 const AppendSource* source_of(const Planned& plan) {

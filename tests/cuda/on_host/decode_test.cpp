@@ -88,9 +88,7 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
-  decode::DecodeConfig chosen;
-  std::string why;
-  ASSERT_TRUE(decode::select_config(p, kSharedBytes, chosen, why)) << why;
+  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes).value();
   EXPECT_TRUE(features == cuda::features_of(p));
   chosen.even = config.even;
   EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));

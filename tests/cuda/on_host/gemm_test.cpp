@@ -34,9 +34,7 @@ TEST(EmulatedFlatGemm, IsRightInAnyNumberOfSplits) {
   int count = 0;
   for (const warps::GemmKernel* kernel : warps::gemm_kernels) {
     const Problem p = parse_problem(kernel->problem);
-    cuda::FlatGemmPlan chosen;
-    std::string why;
-    ASSERT_TRUE(cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors, chosen, why)) << why;
+    const cuda::FlatGemmPlan chosen = cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors).value();
     EXPECT_TRUE(*static_cast<const FlatGemmConfig*>(kernel->config) == chosen.config)
         << kernel->name << ": the library takes another config by now";
     const int steps = static_cast<int>((p.k + chosen.config.step() - 1) / chosen.config.step());
@@ -59,14 +57,11 @@ TEST(EmulatedFlatGemm, IsRightInAnyNumberOfSplits) {
 }
 
 TEST(FlatGemmPlan, RefusesInASentence) {
-  cuda::FlatGemmPlan plan;
-  std::string why;
-  EXPECT_FALSE(cuda::select_flat_gemm(parse_problem("flat_gemm m65 n8 k8 bf16 cuda"), kSharedBytes, kMultiprocessors,
-                                      plan, why));
-  EXPECT_EQ(why, "m must be at most 64 (got 65)");
-  EXPECT_FALSE(
-      cuda::select_flat_gemm(parse_problem("flat_gemm m1 n8 k8 fp32 cuda"), kSharedBytes, kMultiprocessors, plan, why));
-  EXPECT_EQ(why, "requires fp16 or bf16 (got fp32)");
+  const auto refusal = [](const char* line) {
+    return cuda::select_flat_gemm(parse_problem(line), kSharedBytes, kMultiprocessors).refusal();
+  };
+  EXPECT_EQ(refusal("flat_gemm m65 n8 k8 bf16 cuda"), "m must be at most 64 (got 65)");
+  EXPECT_EQ(refusal("flat_gemm m1 n8 k8 fp32 cuda"), "requires fp16 or bf16 (got fp32)");
 }
 
 }  // namespace

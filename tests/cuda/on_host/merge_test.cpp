@@ -85,9 +85,7 @@ void expect_as_on_the_cpu(const warps::MergeSource& text, const Case& c, unsigne
   t.out = out.tensor;
   t.lse = lse.tensor;
   const Problem p = problem_of(kMerge, t, {});
-  MergeConfig config;
-  std::string why;
-  ASSERT_TRUE(cuda::select_merge(p, config, why)) << why;
+  const MergeConfig config = cuda::select_merge(p).value();
   EXPECT_EQ(config.at_once(), text.at_once);
   const cuda::MergeArguments arguments = cuda::merge_arguments(p, config, t);
   text.run(&arguments, static_cast<unsigned>(cuda::merge_blocks(p, config)));
@@ -134,12 +132,10 @@ TEST(EmulatedMergeOfMany, TakesAsManyAsTheParametersHold) {
 }
 
 TEST(MergeConfig, RefusesInASentence) {
-  MergeConfig config;
-  std::string why;
-  EXPECT_FALSE(cuda::select_merge(parse_problem("merge n257 s4 d8 cuda"), config, why));
-  EXPECT_EQ(why, "supports at most 256 partial results (got 257); merge groups of them first, then their results");
-  EXPECT_FALSE(cuda::select_merge(parse_problem("merge n2 b70000 h32 s1000 d8 cuda"), config, why));
-  EXPECT_EQ(why, "supports at most 2147483647 rows of at most 1073741823 elements (got 2240000000 rows of 8)");
+  EXPECT_EQ(cuda::select_merge(parse_problem("merge n257 s4 d8 cuda")).refusal(),
+            "supports at most 256 partial results (got 257); merge groups of them first, then their results");
+  EXPECT_EQ(cuda::select_merge(parse_problem("merge n2 b70000 h32 s1000 d8 cuda")).refusal(),
+            "supports at most 2147483647 rows of at most 1073741823 elements (got 2240000000 rows of 8)");
 }
 
 }  // namespace

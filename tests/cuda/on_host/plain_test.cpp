@@ -47,9 +47,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPlain, testing::ValuesIn(warps::plain_
                          [](const auto& kernel) { return std::string(kernel.param->name); });
 
 TEST(PlainKernels, RefuseInASentence) {
-  std::string why;
-  EXPECT_FALSE(cuda::select_plain(parse_problem("fwd b600000000 h2 s1 d64 bf16 cuda"), why));
-  EXPECT_EQ(why, "batch x heads_q must be at most 536870911 (got 1200000000)");
+  EXPECT_EQ(cuda::select_plain(parse_problem("fwd b600000000 h2 s1 d64 bf16 cuda")).refusal(),
+            "batch x heads_q must be at most 536870911 (got 1200000000)");
 }
 
 }  // namespace

@@ -30,10 +30,8 @@ TEST(EmulatedPlainGemm, IsRight) {
 }
 
 TEST(PlainGemm, RefusesInASentence) {
-  std::string why;
-  PlainGemmConfig config;
-  EXPECT_FALSE(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda"), config, why));
-  EXPECT_EQ(why, "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
+  EXPECT_EQ(cuda::select_plain_gemm(parse_problem("linear m2000000000 n2000000000 k1 fp16 cuda")).refusal(),
+            "m x n must be at most 2147483647 tiles of 16 x 16 (got m = 2000000000, n = 2000000000)");
 }
 
 }  // namespace

@@ -30,43 +30,36 @@ constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 constexpr int kMultiprocessors = 132;
 
 cuda::KernelProgram program_of(const std::string& family, const std::string& name, const Problem& p) {
-  std::string why;
   if (family == "sm90b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
-    if (sm90::BackwardConfig c; sm90::select_config(p, f, c, why)) {
-      c.guarded = c.careful = name.starts_with("careful_");
-      return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, true));
-    }
-  } else if (family == "sm80b") {
-    const BackwardFeatures f = cuda::backward_features_of(p);
-    if (sm80::BackwardConfig c; sm80::select_config(p, f, kSharedBytes, c, why))
-      return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
-  } else if (family == "mla") {
-    if (decode::MlaConfig c; decode::select_mla(p, c, why)) return decode::mla_program(cuda::features_of(p), c);
-  } else if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
-    if (cuda::SoftmaxPlan plan; cuda::select_softmax(p, plan, why))
-      return cuda::softmax_program(family == "rows" ? plan.config : cuda::states_config(plan), "sm_90");
-  } else if (family == "gemm") {
-    if (cuda::FlatGemmPlan plan; cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors, plan, why))
-      return cuda::flat_gemm_program(plan.config, "sm_90");
-  } else if (family == "plaingemm") {
-    if (PlainGemmConfig c; cuda::select_plain_gemm(p, c, why)) return cuda::plain_gemm_program(c, "sm_90");
-  } else if (family == "mod") {
-    return cuda::mod_program(p, "sm_90");
-  } else if (family == "plain") {
-    if (cuda::select_plain(p, why)) return cuda::plain_program(cuda::features_of(p), "sm_90", cuda::mods_source(p));
-  } else if (family == "decode") {
-    if (decode::DecodeConfig c; decode::select_config(p, kSharedBytes, c, why)) {
-      c.even = name.starts_with("even_");
-      return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
-    }
-  } else if (family == "sm80") {
-    if (sm80::ForwardConfig c; sm80::select_config(p, kSharedBytes, c, why))
-      return sm80::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
-  } else if (sm90::ForwardConfig c; sm90::select_config(p, c, why)) {
-    return sm90::program_of(cuda::features_of(p), c, cuda::mods_source(p));
+    sm90::BackwardConfig c = sm90::select_config(p, f).value();
+    c.guarded = c.careful = name.starts_with("careful_");
+    return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, true));
   }
-  throw Error(ErrorCode::unsupported, why);
+  if (family == "sm80b") {
+    const BackwardFeatures f = cuda::backward_features_of(p);
+    const sm80::BackwardConfig c = sm80::select_config(p, f, kSharedBytes).value();
+    return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
+  }
+  if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
+  if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
+    const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();
+    return cuda::softmax_program(family == "rows" ? plan.config : cuda::states_config(plan), "sm_90");
+  }
+  if (family == "gemm")
+    return cuda::flat_gemm_program(cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors).value().config, "sm_90");
+  if (family == "plaingemm") return cuda::plain_gemm_program(cuda::select_plain_gemm(p).value(), "sm_90");
+  if (family == "mod") return cuda::mod_program(p, "sm_90");
+  if (family == "plain") return cuda::plain_program(cuda::select_plain(p).value(), "sm_90", cuda::mods_source(p));
+  if (family == "decode") {
+    decode::DecodeConfig c = decode::select_config(p, kSharedBytes).value();
+    c.even = name.starts_with("even_");
+    return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
+  }
+  if (family == "sm80")
+    return sm80::program_of(cuda::features_of(p), sm80::select_config(p, kSharedBytes).value(), "sm_90",
+                            cuda::mods_source(p));
+  return sm90::program_of(cuda::features_of(p), sm90::select_config(p).value(), cuda::mods_source(p));
 }
 
 // Only what differs, so that a library that prints the same configs compiles no kernel again.

@@ -63,11 +63,9 @@ void expect_right_and_the_librarys(std::uint64_t seed) {
     if (p.op != kQuantize) continue;
     for (const check::Distribution distribution : check::kDistributions) {
       check::Inputs inputs = check::make_inputs(p, seed, distribution);
-      cuda::QuantizePlan plan;
-      std::string why;
       // With few multiprocessors, a CTA has several tiles in turn.
       const bool several = static_cast<const QuantizeConfig*>(source->config)->several;
-      ASSERT_TRUE(cuda::select_quantize(inputs.problem, several ? 0 : 132, plan, why)) << why;
+      const cuda::QuantizePlan plan = cuda::select_quantize(inputs.problem, several ? 0 : 132).value();
       const bool estimates = plan.steps()[0].config.part == QuantizePart::estimate;
       if (estimates) hide_large_numbers(inputs);
       std::vector<float> workspace(plan.workspace_bytes() / sizeof(float) + 1, -7.0f);

@@ -41,9 +41,7 @@ TEST(EmulatedRows, AreRightAndTheLibrarys) {
   for (const warps::RowsKernel* kernel : warps::rows_kernels) {
     if (is_first(*kernel)) continue;
     const Problem p = parse_problem(kernel->problem);
-    cuda::SoftmaxPlan plan;
-    std::string why;
-    ASSERT_TRUE(cuda::select_softmax(p, plan, why)) << why;
+    const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();
     EXPECT_TRUE(config_of(*kernel) == plan.config) << kernel->name << ": the library takes another config by now";
     for (const check::Distribution distribution : check::kDistributions) {
       if (!check::can_judge(p, distribution)) continue;
@@ -72,9 +70,7 @@ TEST(EmulatedRows, BeginAtAnyAddress) {
       p.layout.y[2] += 2;
       p.layout.x[1] = p.layout.x[2] * p.seq_q, p.layout.y[1] = p.layout.y[2] * p.seq_q;
       p.layout.x[0] = p.layout.x[1] * p.heads_q, p.layout.y[0] = p.layout.y[1] * p.heads_q;
-      cuda::SoftmaxPlan plan;
-      std::string why;
-      ASSERT_TRUE(cuda::select_softmax(p, plan, why)) << why;
+      const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();
       ASSERT_TRUE(plan.config == config_of(*kernel));
       check::Inputs inputs = check::make_inputs(p, 4);
       run(*kernel, inputs, plan);
@@ -85,10 +81,8 @@ TEST(EmulatedRows, BeginAtAnyAddress) {
 }
 
 TEST(SoftmaxPlan, RefusesInASentence) {
-  cuda::SoftmaxPlan plan;
-  std::string why;
-  EXPECT_FALSE(cuda::select_softmax(parse_problem("softmax s1x2000000000 bf16 cuda"), plan, why));
-  EXPECT_EQ(why, "supports at most 2147483647 rows of at most 1073741823 elements (got 1 rows of 2000000000)");
+  EXPECT_EQ(cuda::select_softmax(parse_problem("softmax s1x2000000000 bf16 cuda")).refusal(),
+            "supports at most 2147483647 rows of at most 1073741823 elements (got 1 rows of 2000000000)");
 }
 
 }  // namespace

@@ -32,9 +32,7 @@ TEST_P(EmulatedKernel, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const sm80::ForwardConfig*>(GetParam()->config);
-  sm80::ForwardConfig chosen;
-  std::string why;
-  ASSERT_TRUE(sm80::select_config(p, kSharedBytes, chosen, why)) << why;
+  const sm80::ForwardConfig chosen = sm80::select_config(p, kSharedBytes).value();
   EXPECT_TRUE(features == cuda::features_of(p));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, sm80::layout_of(features, chosen).total);

@@ -40,10 +40,8 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
 
 TEST_P(EmulatedBackward, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
-  sm80::BackwardConfig chosen;
-  std::string why;
   EXPECT_TRUE(features() == cuda::backward_features_of(p));
-  ASSERT_TRUE(sm80::select_config(p, features(), kSharedBytes, chosen, why)) << why;
+  const sm80::BackwardConfig chosen = sm80::select_config(p, features(), kSharedBytes).value();
   EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
   EXPECT_TRUE(shape() == sm80::shape_of(p, chosen));
   EXPECT_EQ(GetParam()->shared_bytes, sm80::layout_of(features(), chosen).total);

@@ -26,9 +26,7 @@ class EmulatedHopper : public testing::TestWithParam<const warps::Sm90Kernel*> {
     const auto& c = *static_cast<const sm90::ForwardConfig*>(kernel.config);
     const cuda::TileShape tile{c.block_m(), c.block_n, 4 * c.groups};
     CallOnHost call(inputs, tile, early);
-    sm90::ForwardConfig chosen;
-    std::string why;
-    EXPECT_TRUE(sm90::select_config(p, chosen, why) && c == chosen) << "the call takes another kernel";
+    EXPECT_TRUE(c == sm90::select_config(p).value()) << "the call takes another kernel";
     const sm90::TensorMaps maps = sm90::maps_of(sm90::map_shapes(p, c), inputs.tensors, boxes_of);
     kernel.run(&maps, &call.params, call.grid());
     return call.output_bytes();
@@ -39,9 +37,7 @@ TEST_P(EmulatedHopper, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const sm90::ForwardConfig*>(GetParam()->config);
-  sm90::ForwardConfig chosen;
-  std::string why;
-  ASSERT_TRUE(sm90::select_config(p, chosen, why)) << why;
+  const sm90::ForwardConfig chosen = sm90::select_config(p).value();
   EXPECT_TRUE(features == cuda::features_of(p));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features, chosen).total);

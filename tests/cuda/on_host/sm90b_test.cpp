@@ -48,10 +48,8 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
 
 TEST_P(EmulatedHopperBackward, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
-  sm90::BackwardConfig chosen;
-  std::string why;
   EXPECT_TRUE(features() == cuda::backward_features_of(p));
-  ASSERT_TRUE(sm90::select_config(p, features(), chosen, why)) << why;
+  sm90::BackwardConfig chosen = sm90::select_config(p, features()).value();
   chosen.guarded = chosen.careful = config().careful;  // as with more work, in a call that needs care
   EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
   EXPECT_TRUE(shape() == sm90::shape_of(p, chosen));

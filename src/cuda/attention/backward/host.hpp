@@ -70,18 +70,12 @@ class BackwardLaunch {
 };
 
 // The plan of a family: its State of the config that it has on the problem's device.
-template <class State, class Config, class ConfigOn>
+template <class State, class ConfigOn>
 Decision plan_backward(const Request& request, const ConfigOn& config_on) {
-  struct Selected {
-    BackwardFeatures features;
-    Config config;
-  };
-  return plan_on_device<State, Selected>(request,
-                                         [&](const DeviceFacts& device, const Problem&, Selected& s, std::string& why) {
-                                           const std::shared_ptr<const Problem> seen = packed_problem(request.problem);
-                                           s.features = backward_features_of(*seen);
-                                           return config_on(device, *seen, s.features, s.config, why);
-                                         });
+  return plan_on_device<State>(request, [&](const DeviceFacts& device, const Problem&) {
+    const std::shared_ptr<const Problem> seen = packed_problem(request.problem);
+    return config_on(device, *seen, backward_features_of(*seen));
+  });
 }
 
 }  // namespace onepass::cuda

@@ -46,21 +46,21 @@ void set_alignment(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
 
 class State final : public cuda::KernelState {
  public:
-  template <class Selected>
-  State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardConfig& config)
       : KernelState(request, device),
         seen_(cuda::packed_problem(problem)),
-        config_(selected.config),
-        backward_(kernels_, seen_, problem, device, selected.features, shape_of(*seen_, selected.config), kSumTile),
-        shared_bytes_(layout_of(selected.features, selected.config).total) {
+        config_(config),
+        backward_(kernels_, seen_, problem, device, cuda::backward_features_of(*seen_), shape_of(*seen_, config),
+                  kSumTile),
+        shared_bytes_(layout_of(backward_.features, config).total) {
     const BackwardFeatures& f = backward_.features;
     workspace_bytes = backward_.workspace_bytes();
     const auto add = [&](const BackwardFeatures& part, bool bias, std::int64_t blocks) {
       const auto* const kernel =
           kernels_.add(std::tuple{part, backward_.shape, config_, bias, cuda::mods_key(*seen_)}, shared_bytes_,
                        [p = seen_](const auto& values, const std::string& arch) {
-                         const auto& [features, shape, config, of_bias, mods] = values;
-                         return program_of(features, shape, config, arch, cuda::mods_source(*p, true), of_bias);
+                         const auto& [features, shape, c, of_bias, mods] = values;
+                         return program_of(features, shape, c, arch, cuda::mods_source(*p, true), of_bias);
                        });
       launches_.push_back({kernel, {blocks, config_.threads()}});
     };
@@ -96,7 +96,7 @@ class State final : public cuda::KernelState {
   std::vector<Step> launches_;
 };
 
-Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
+Decision plan(const Request& request) { return cuda::plan_backward<State>(request, config_on); }
 
 }  // namespace
 
@@ -116,15 +116,14 @@ std::int64_t bias_tiles(const BackwardParams& p, const BackwardConfig& c) {
          blocks(p.bias_size[3], c.block_n());
 }
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
-               std::string& why) {
-  if (device.major >= 8) return select_config(p, f, device.shared_bytes, c, why);
-  why = cuda::why_too_old(device);
-  return false;
+Selected<BackwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f) {
+  if (device.major < 8) return refuse(cuda::why_too_old(device));
+  return select_config(p, f, device.shared_bytes);
 }
 
-bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes, BackwardConfig& c, std::string& why) {
+Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes) {
   const AttentionFeatures& a = f.forward.attention;
+  BackwardConfig c{};
   const auto fits = [&](const TileConfig& t) {
     c = {.warps = t.warps,
          .row_tiles = t.row_tiles,
@@ -139,20 +138,19 @@ bool select_config(const Problem& p, const BackwardFeatures& f, int shared_bytes
            std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
            t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;
   };
-  const cuda::Refuse refuse{why};
   const bool fp32 = p.dtype == DType::f32;
   if (fp32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits)) {
-    return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
-                       " bytes of shared memory"));
+    return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                  " bytes of shared memory");
   }
-  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   const BackwardShape shape = shape_of(p, c);
   const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
                      keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;
   if (std::max(rows, keys) > cuda::kMaxPosition / (shape.block_k / 16))
-    return refuse(text(p.batch, " x ", p.heads_q, " heads have too many blocks of ", shape.block_q, " rows or ",
-                       shape.block_k, " keys for 32-bit indices"));
-  return true;
+    return refuse(p.batch, " x ", p.heads_q, " heads have too many blocks of ", shape.block_q, " rows or ",
+                  shape.block_k, " keys for 32-bit indices");
+  return c;
 }
 
 BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {

@@ -5,16 +5,15 @@
 #include "cuda/attention/backward/host.hpp"
 #include "cuda/sm80/backward/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::sm80 {
 
 // The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a CTA.
-// False, with a sentence in `why`, for what the family cannot do.
-bool select_config(const Problem& problem, const BackwardFeatures& features, int shared_bytes, BackwardConfig& config,
-                   std::string& why);
+Selected<BackwardConfig> select_config(const Problem& problem, const BackwardFeatures& features, int shared_bytes);
 // The same on a device, which must be of compute capability 8.0 or later.
-bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
-               BackwardConfig& config, std::string& why);
+Selected<BackwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& problem,
+                                   const BackwardFeatures& features);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 // The program of the kernel by keys, or of the kernel for the bias's gradient. arch: "sm_80"; mods: cuda::mods_source
 // of the problem.

@@ -99,23 +99,22 @@ class State final : public cuda::KernelState {
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  const auto select = [&](const cuda::DeviceFacts& device, const Problem&, ForwardConfig& config, std::string& why) {
-    return config_on(device, *cuda::packed_problem(request.problem), config, why);
+  const auto select = [&](const cuda::DeviceFacts& device, const Problem&) {
+    return config_on(device, *cuda::packed_problem(request.problem));
   };
-  return cuda::plan_on_device<State, ForwardConfig>(request, select, part);
+  return cuda::plan_on_device<State>(request, select, part);
 }
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
-  if (device.major >= 8) return select_config(p, device.shared_bytes, c, why);
-  why = cuda::why_too_old(device);
-  return false;
+Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
+  if (device.major < 8) return refuse(cuda::why_too_old(device));
+  return select_config(p, device.shared_bytes);
 }
 
-bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::string& why) {
-  const cuda::Refuse refuse{why};
-  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(std::move(sentence));
+Selected<ForwardConfig> select_config(const Problem& p, int shared_bytes) {
+  if (std::string sentence = why_no_fp8(p); !sentence.empty()) return refuse(sentence);
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
+  ForwardConfig c{};
   const auto fits = [&](const TileConfig& s) {
     c = {.warps = s.warps,
          .row_tiles = s.row_tiles,
@@ -132,15 +131,14 @@ bool select_config(const Problem& p, int shared_bytes, ForwardConfig& c, std::st
            s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
   };
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
-    return refuse(text("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
-                       " bytes of shared memory"));
+    return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
+                  " bytes of shared memory");
 
-  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   constexpr std::int64_t kMax = cuda::kMaxPosition;
   if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / tile_shape_of(c).warps)
-    return refuse(
-        text(p.batch, " x ", p.heads_q, " heads have too many tiles of ", c.block_m(), " rows for 32-bit indices"));
-  return true;
+    return refuse(p.batch, " x ", p.heads_q, " heads have too many tiles of ", c.block_m(), " rows for 32-bit indices");
+  return c;
 }
 
 cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c, const std::string& arch,

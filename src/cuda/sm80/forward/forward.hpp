@@ -5,14 +5,14 @@
 #include "cuda/host/kernels.hpp"
 #include "cuda/sm80/forward/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::sm80 {
 
 // The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a CTA.
-// False, with a sentence in `why`, for what the family cannot do.
-bool select_config(const Problem& problem, int shared_bytes, ForwardConfig& config, std::string& why);
+Selected<ForwardConfig> select_config(const Problem& problem, int shared_bytes);
 // The same on a device, which must be of compute capability 8.0 or later.
-bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
+Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& problem);
 // arch: "sm_80"; mods: cuda::mods_source of the problem.
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config, const std::string& arch,
                                const std::string& mods = {});

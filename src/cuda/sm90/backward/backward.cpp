@@ -76,21 +76,21 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
 
 class State final : public cuda::KernelState {
  public:
-  template <class Selected>
-  State(const Request& request, const cuda::DeviceFacts& device, const Selected& selected)
+  State(const Request& request, const cuda::DeviceFacts& device, const BackwardConfig& config)
       : KernelState(request, device),
         seen_(cuda::packed_problem(problem)),
-        config_(selected.config),
-        backward_(kernels_, seen_, problem, device, selected.features, shape_of(*seen_, selected.config), kSumTile),
-        shapes_(map_shapes(*seen_, selected.config)) {
+        config_(config),
+        backward_(kernels_, seen_, problem, device, cuda::backward_features_of(*seen_), shape_of(*seen_, config),
+                  kSumTile),
+        shapes_(map_shapes(*seen_, config)) {
     const BackwardFeatures& f = backward_.features;
     workspace_bytes = backward_.workspace_bytes();
-    const auto add = [&](const BackwardConfig& config, bool early) {
-      const unsigned cluster = config.paired ? 2 : 1;
+    const auto add = [&](const BackwardConfig& launched, bool early) {
+      const unsigned cluster = launched.paired ? 2 : 1;
       const std::int64_t blocks = std::min(std::int64_t{device.multiprocessors}, kMostBlocks),
-                         clusters = std::min(tiles_of(*seen_, config), blocks / cluster);
+                         clusters = std::min(tiles_of(*seen_, launched), blocks / cluster);
       const auto* const kernel =
-          kernels_.add(std::tuple{f, backward_.shape, config, cuda::mods_key(*seen_)}, layout_of(f, config).total,
+          kernels_.add(std::tuple{f, backward_.shape, launched, cuda::mods_key(*seen_)}, layout_of(f, launched).total,
                        [p = seen_](const auto& values, const std::string&) {
                          const auto& [features, shape, c, mods] = values;
                          return program_of(features, shape, c, cuda::mods_source(*p, true));
@@ -138,24 +138,21 @@ class State final : public cuda::KernelState {
   int head_group_, tail_heads_;
 };
 
-Decision plan(const Request& request) { return cuda::plan_backward<State, BackwardConfig>(request, config_on); }
+Decision plan(const Request& request) { return cuda::plan_backward<State>(request, config_on); }
 
 }  // namespace
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f, BackwardConfig& c,
-               std::string& why) {
-  if (device.major == 9) return select_config(p, f, c, why);
-  why = why_no_hopper(device);
-  return false;
+Selected<BackwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& p, const BackwardFeatures& f) {
+  if (device.major != 9) return refuse(why_no_hopper(device));
+  return select_config(p, f);
 }
 
-bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& c, std::string& why) {
-  const cuda::Refuse refuse{why};
+Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures& f) {
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   if (p.out_dtype != p.dtype)
-    return refuse(text("dout must have the dtype of q, ", name_of(p.dtype), " (got ", name_of(p.out_dtype), ")"));
+    return refuse("dout must have the dtype of q, ", name_of(p.dtype), " (got ", name_of(p.out_dtype), ")");
   if (p.dim_qk > 256 || p.dim_v > 256)
-    return refuse(text("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
+    return refuse("head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")");
   for (const Role role : {Role::q, Role::k, Role::v, Role::dout}) {
     if (std::string s = why_no_tma(p, role); !s.empty()) return refuse(s);
   }
@@ -171,15 +168,15 @@ bool select_config(const Problem& p, const BackwardFeatures& f, BackwardConfig& 
   BackwardConfig most{};  // tiles
   most.split = true;
   if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
-  c = config_of(p, f);
+  const BackwardConfig c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   if (register_pressure(f) > (narrow                           ? 5
                               : !c.split && plain_scores(f, c) ? kMaxPlain
                                                                : most_of(f.forward.attention, c.split)))
     return refuse("this combination of score features does not fit into registers");
   if (const int bytes = layout_of(f, c).total; bytes > kSharedBytes)
-    return refuse(text("tiles need ", bytes, " bytes of shared memory; the limit is ", kSharedBytes));
-  return true;
+    return refuse("tiles need ", bytes, " bytes of shared memory; the limit is ", kSharedBytes);
+  return c;
 }
 
 BackwardConfig careful_of(BackwardConfig c) {

@@ -4,14 +4,15 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/sm90/backward/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::sm90 {
 
-// The config of a problem. False, with a sentence in `why`, for what the family cannot do.
-bool select_config(const Problem& problem, const BackwardFeatures& features, BackwardConfig& config, std::string& why);
+// The config of a problem.
+Selected<BackwardConfig> select_config(const Problem& problem, const BackwardFeatures& features);
 // The same on a device, which must be a Hopper GPU.
-bool config_on(const cuda::DeviceFacts& device, const Problem& problem, const BackwardFeatures& features,
-               BackwardConfig& config, std::string& why);
+Selected<BackwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& problem,
+                                   const BackwardFeatures& features);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
 // Where config.guarded: that of the other kernel, for values that are not finite.
 BackwardConfig careful_of(BackwardConfig config);

@@ -142,35 +142,33 @@ int incoming_stages_of(const ForwardFeatures& features, const TileConfig& t, boo
 
 }  // namespace
 
-bool config_on(const cuda::DeviceFacts& device, const Problem& p, ForwardConfig& c, std::string& why) {
-  if (device.major == 9) return select_config(p, c, why);
-  why = why_no_hopper(device);
-  return false;
+Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
+  if (device.major != 9) return refuse(why_no_hopper(device));
+  return select_config(p);
 }
 
-bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
-  const cuda::Refuse refuse{why};
+Selected<ForwardConfig> select_config(const Problem& p) {
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
   const bool fp8 = p.dtype == DType::f8e4m3 || p.kv_dtype;
   if (fp8 && std::max(p.dim_qk, p.dim_v) > 256)
-    return refuse(text("with fp8_e4m3 k and v, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")"));
+    return refuse("with fp8_e4m3 k and v, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")");
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     if (role == Role::out && p.out_dtype == DType::f32) continue;
-    if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(std::move(sentence));
+    if (std::string sentence = why_no_tma(p, role); !sentence.empty()) return refuse(sentence);
   }
   const std::int64_t rows = std::max(p.dim_qk, p.dim_v) > 256 ? 64 : 128;  // of a tile at least
   const std::int64_t tiles = p.batch * p.heads_q * (ceil_div(p.seq_q, rows) + 1);
-  if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(std::move(sentence));
+  if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(sentence);
 
-  if (p.dtype == DType::f8e4m3) return select_fp8_config(p, c, why);
+  if (p.dtype == DType::f8e4m3) return select_fp8_config(p);
   const bool staged = stages_bias(p);
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   const Work work = work_of(f, staged);
   const bool converts = p.kv_dtype.has_value();
   if (p.v_mean && (p.layout.v_mean[2] != 1 || p.dim_v % 16 != 0))
-    return refuse(text("v_mean needs unit stride and dim_v a multiple of 16 (dim_v ", p.dim_v, ", stride ",
-                       p.layout.v_mean[2], ")"));
+    return refuse("v_mean needs unit stride and dim_v a multiple of 16 (dim_v ", p.dim_v, ", stride ",
+                  p.layout.v_mean[2], ")");
   const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
   const bool block_scales = converts && (by_block(p.k_descale) || by_block(p.v_descale));
   const auto fits = [&](const TileConfig& t) {
@@ -184,31 +182,30 @@ bool select_config(const Problem& p, ForwardConfig& c, std::string& why) {
   };
   const TileConfig& t = *std::ranges::find_if(kConfigs, fits);  // the last row takes all
   const int page_rows = p.paged() ? static_cast<int>(std::gcd(p.page_size, std::int64_t{t.block_n})) : 0;
-  if (p.paged() && page_rows < 8) return refuse(text("page_size must be a multiple of 8 (got ", p.page_size, ")"));
+  if (p.paged() && page_rows < 8) return refuse("page_size must be a multiple of 8 (got ", p.page_size, ")");
   const bool column_groups = f.dim_v <= t.column_groups, heavy = work == Work::any || f.own_lengths();
   // A producer that asks a page table, or whose warps convert, needs more than 24; 40 where no queries are packed.
   const bool wide = t.groups == 2 && (p.paged() || converts) && !p.varlen && work != Work::any;
   const Registers registers = wide ? kWide : heavy ? t.heavy : t.registers;
-  c = {.groups = t.groups,
-       .v_groups = t.v_groups,
-       .block_n = t.block_n,
-       .stages = t.stages,
-       .q_stages = converts ? 1 : t.q_stages,
-       .cross_tile = t.cross_tile,
-       .ping_pong = t.ping_pong,
-       .q_registers = t.q_registers,
-       .column_groups = column_groups,
-       .early_softmax = t.early_softmax && !column_groups,
-       .bias_stages = bias_stages_of(f, t, staged),
-       .page_rows = page_rows,
-       .whole_pages = page_rows == p.page_size && page_rows > 0,
-       .incoming_stages = converts ? incoming_stages_of(features, t, staged) : 0,
-       .promote = 0,
-       .block_scales = block_scales,
-       .v_parts = 1,
-       .producer_registers = registers.producer,
-       .consumer_registers = registers.consumer};
-  return true;
+  return ForwardConfig{.groups = t.groups,
+                       .v_groups = t.v_groups,
+                       .block_n = t.block_n,
+                       .stages = t.stages,
+                       .q_stages = converts ? 1 : t.q_stages,
+                       .cross_tile = t.cross_tile,
+                       .ping_pong = t.ping_pong,
+                       .q_registers = t.q_registers,
+                       .column_groups = column_groups,
+                       .early_softmax = t.early_softmax && !column_groups,
+                       .bias_stages = bias_stages_of(f, t, staged),
+                       .page_rows = page_rows,
+                       .whole_pages = page_rows == p.page_size && page_rows > 0,
+                       .incoming_stages = converts ? incoming_stages_of(features, t, staged) : 0,
+                       .promote = 0,
+                       .block_scales = block_scales,
+                       .v_parts = 1,
+                       .producer_registers = registers.producer,
+                       .consumer_registers = registers.consumer};
 }
 
 }  // namespace onepass::sm90

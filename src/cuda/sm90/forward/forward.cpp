@@ -80,10 +80,10 @@ class State final : public cuda::KernelState {
 }  // namespace
 
 Decision plan_forward(const Request& request, const cuda::Part& part) {
-  const auto select = [&](const cuda::DeviceFacts& device, const Problem&, ForwardConfig& config, std::string& why) {
-    return config_on(device, *cuda::packed_problem(request.problem), config, why);
+  const auto select = [&](const cuda::DeviceFacts& device, const Problem&) {
+    return config_on(device, *cuda::packed_problem(request.problem));
   };
-  return cuda::plan_on_device<State, ForwardConfig>(request, select, part);
+  return cuda::plan_on_device<State>(request, select, part);
 }
 
 ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {

@@ -5,13 +5,14 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/sm90/forward/config.hpp"
 #include "problem/implementation.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::sm90 {
 
-// The config of a problem, by the table. False, with a sentence in `why`, for what the family cannot do.
-bool select_config(const Problem& problem, ForwardConfig& config, std::string& why);
+// The config of a problem, by the table.
+Selected<ForwardConfig> select_config(const Problem& problem);
 // The same on a device, which must be a Hopper GPU.
-bool config_on(const cuda::DeviceFacts& device, const Problem& problem, ForwardConfig& config, std::string& why);
+Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& problem);
 // The kernel's: of one part of V's columns where the config has several.
 ForwardFeatures features_of(const Problem& problem, const ForwardConfig& config);
 // The kernel's tensor maps in its parameters' order but for their addresses. Those that it does not read are copies of

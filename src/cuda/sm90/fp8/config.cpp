@@ -57,20 +57,19 @@ std::string accumulation_of(const ForwardConfig& c) {
                        : "sums on the tensor cores only";
 }
 
-bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
-  const cuda::Refuse refuse{why};
+Selected<ForwardConfig> select_fp8_config(const Problem& p) {
   const ForwardFeatures features = cuda::features_of(p);
   const AttentionFeatures& f = features.attention;
   if (f.dropout || f.score_mod || f.mask_mod || f.alibi || f.bias != ScalarType::none || f.paged)
-    return refuse(text("with fp8_e4m3 q, does not support ", f.dropout                    ? "dropout"
-                                                             : f.score_mod || f.mask_mod  ? "a score_mod or mask_mod"
-                                                             : f.alibi                    ? "ALiBi"
-                                                             : f.bias != ScalarType::none ? "a bias"
-                                                                                          : "paged K and V"));
+    return refuse("with fp8_e4m3 q, does not support ", f.dropout                    ? "dropout"
+                                                        : f.score_mod || f.mask_mod  ? "a score_mod or mask_mod"
+                                                        : f.alibi                    ? "ALiBi"
+                                                        : f.bias != ScalarType::none ? "a bias"
+                                                                                     : "paged K and V");
   if (p.dim_qk % 16 != 0 || p.dim_v % 16 != 0)
-    return refuse(text("with fp8_e4m3 q, head dims must be multiples of 16 (got ", p.dim_qk, "/", p.dim_v, ")"));
+    return refuse("with fp8_e4m3 q, head dims must be multiples of 16 (got ", p.dim_qk, "/", p.dim_v, ")");
   if (p.v_mean && p.layout.v_mean[2] != 1)
-    return refuse(text("the last dimension of v_mean must have stride 1 (got ", p.layout.v_mean[2], ")"));
+    return refuse("the last dimension of v_mean must have stride 1 (got ", p.layout.v_mean[2], ")");
   const bool promotes = p.accumulation == Accumulation::exact && p.seq_k > kPromotedKeys;
   const auto by_block = [](const std::optional<DescaleSpec>& d) { return d && d->blocks; };
   const bool block_scales = by_block(p.k_descale) || by_block(p.v_descale);
@@ -84,29 +83,28 @@ bool select_fp8_config(const Problem& p, ForwardConfig& c, std::string& why) {
   };
   const auto* const t = std::ranges::find_if(kConfigs, fits);
   if (t == std::end(kConfigs))
-    return refuse(text("exact accumulation over more than ", kPromotedKeys,
-                       " keys requires dim_v up to 128 or a multiple of 32 (got ", p.dim_v,
-                       "); accumulation=fast supports it"));
-  c = {.groups = t->groups,
-       .v_groups = 1,
-       .block_n = t->block_n,
-       .stages = t->stages,
-       .q_stages = t->q_stages,
-       .cross_tile = t->cross_tile,
-       .ping_pong = t->ping_pong,
-       .q_registers = false,
-       .column_groups = false,
-       .early_softmax = t->cross_tile,
-       .bias_stages = 0,
-       .page_rows = 0,
-       .whole_pages = false,
-       .incoming_stages = t->incoming_stages,
-       .promote = promotes ? kPromotedKeys / t->block_n : 0,
-       .block_scales = block_scales,
-       .v_parts = v_parts,
-       .producer_registers = t->producer_registers,
-       .consumer_registers = t->consumer_registers};
-  return true;
+    return refuse("exact accumulation over more than ", kPromotedKeys,
+                  " keys requires dim_v up to 128 or a multiple of 32 (got ", p.dim_v,
+                  "); accumulation=fast supports it");
+  return ForwardConfig{.groups = t->groups,
+                       .v_groups = 1,
+                       .block_n = t->block_n,
+                       .stages = t->stages,
+                       .q_stages = t->q_stages,
+                       .cross_tile = t->cross_tile,
+                       .ping_pong = t->ping_pong,
+                       .q_registers = false,
+                       .column_groups = false,
+                       .early_softmax = t->cross_tile,
+                       .bias_stages = 0,
+                       .page_rows = 0,
+                       .whole_pages = false,
+                       .incoming_stages = t->incoming_stages,
+                       .promote = promotes ? kPromotedKeys / t->block_n : 0,
+                       .block_scales = block_scales,
+                       .v_parts = v_parts,
+                       .producer_registers = t->producer_registers,
+                       .consumer_registers = t->consumer_registers};
 }
 
 }  // namespace onepass::sm90

@@ -4,12 +4,12 @@
 
 #include "cuda/sm90/forward/config.hpp"
 #include "problem/problem.hpp"
+#include "problem/selected.hpp"
 
 namespace onepass::sm90 {
 
-// For a problem that has passed select_config's checks. Returns false, with a sentence, if the FP8 kernel does not
-// support it.
-bool select_fp8_config(const Problem& problem, ForwardConfig& config, std::string& why);
+// For a problem that has passed select_config's checks.
+Selected<ForwardConfig> select_fp8_config(const Problem& problem);
 // "fp32 sums every 512 keys"
 std::string accumulation_of(const ForwardConfig& config);
 
