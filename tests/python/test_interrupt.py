@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the backgro
 threads, handler = eval(sys.argv[1]), sys.argv[2]
 call(1)
 heads = 8
-while call(heads) < 0.25:
+while call(heads) < 0.1:
     heads *= 2
 out = np.full((1, 8 * heads, 1024, 64), np.nan, np.float32)
 seen = []
