@@ -74,10 +74,11 @@ class Scores {
   }
 
  private:
-  // Factor of q that turns q . k into a score (1 if the problem's scale is 0).
+  // Factor of q that turns q . k into a score (1 if the problem's scale is 0). Scales below 1e-4 make smaller scores:
+  // q must fit into fp16, and q . k into fp32.
   float unscale() const {
     const double scale = p_.effective_scale();
-    return static_cast<float>(scale == 0 ? 1.0 : 1.0 / scale);
+    return static_cast<float>(scale == 0 ? 1.0 : std::clamp(1.0 / scale, -1e4, 1e4));
   }
   // q and k of standard deviation `sigma` each make scores of standard deviation `std`.
   float sigma(float std) const {
