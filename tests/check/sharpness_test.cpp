@@ -108,8 +108,9 @@ TEST(Sharpness, RightResultsOfAFewElementsAreAccepted) {
            {"fwd b1 h1 s3x5 d1 fp32 strides=q:0,1,1;k:0,1,1;v:0,1,1;o:0,1,1",
             "fwd b1 h1 s1x2 d1 fp32 aligned_offset=-60", "fwd b1 h1 s1x2 d1 fp16", "fwd b1 h1 s2x3 d1 bf16",
             "merge n40 b1 h1 s1 d1 fp16 lse", "merge n2 b1 h1 s1 d1 bf16 lse", "softmax s1x3 fp16", "softmax s1x2 bf16",
-            "softmax s1x40 fp32", "fwd b1 h1 s2x9 d4 fp32 scale=1e-38", "fwd b1 h1 s2x9 d4 fp16 scale=-1e-20", "quantize s1x96 fp32 mean", "quantize s2x64 bf16 mean hadamard",
-            "flat_gemm m1 n1 k300 fp32", "flat_gemm m1 n2 k5 fp16"})
+            "softmax s1x40 fp32", "fwd b1 h1 s2x9 d4 fp32 scale=1e-38", "fwd b1 h1 s2x9 d4 fp16 scale=-1e-20",
+            "quantize s1x96 fp32 mean", "quantize s2x64 bf16 mean hadamard", "flat_gemm m1 n1 k300 fp32",
+            "flat_gemm m1 n2 k5 fp16"})
         expect_right(line, seed, d);
       if (d != Distribution::huge)
         for (const char* line :

@@ -1,5 +1,7 @@
 """block_mask in calls: empty tiles hide, full ones need no mask_mod, mixed ones have all masks."""
 
+import itertools
+
 import numpy as np
 import onepass
 import pytest
@@ -72,6 +74,16 @@ def test_a_block_mask_object_has_its_tiles_and_its_mask_mod(rng):
     check(onepass.attention(q, k, v, block_mask=listed, bool_mask=seen), onepass.attention(q, k, v, bool_mask=seen))
     with pytest.raises(ValueError, match=r"mask_tile_q must be None with a BlockMask, .* \(got 40\)"):
         onepass.attention(q, k, v, block_mask=mask, mask_tile_q=40)
+
+
+def test_tiles_of_no_size_are_refused_by_their_name(rng):
+    q, k, v = normal(rng, (3, 1, 2, 300, 32))
+    states = np.ones((1, 1, 3, 3), np.int32)
+    for name, tile in itertools.product(("mask_tile_q", "mask_tile_k"), (-1, 1 << 40)):
+        with pytest.raises(ValueError, match=rf"{name} must be .* \(got {tile}\)"):
+            onepass.attention(q, k, v, block_mask=states, **{name: tile})
+    with pytest.raises(ValueError, match="mask_tile_k requires block_mask"):
+        onepass.attention(q, k, v, mask_tile_k=64)
 
 
 def test_a_block_mask_object_does_not_repeat_its_only_tile(rng):

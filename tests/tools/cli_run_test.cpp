@@ -57,6 +57,23 @@ TEST_F(CliRun, NpyToNpy) {
   EXPECT_EQ(folder.read("o.npy"), npy(npy_literal("<f4", "2, 4, 5, 6"), bytes_of(expected({}))));
 }
 
+TEST_F(CliRun, RowMaximaAloneAndBesideTheLse) {
+  std::vector<float> lse, row_max(2 * 4 * 5);
+  onepass::Tensors beside;
+  beside.row_max = Tensor(row_max.data(), DType::f32, {2, 4, 5});
+  expected({}, &lse, beside);
+  const std::string maxima = npy(npy_literal("<f4", "2, 4, 5"), bytes_of(row_max));
+  ASSERT_EQ(run({"--out", folder("o.npy"), "--row-max", folder("m.npy")}).status, 0);
+  EXPECT_EQ(folder.read("m.npy"), maxima);
+  const Result r = run({"--out", folder("o.npy"), "--row-max", folder("both.npy"), "--lse", folder("l.npy"), "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("\"row_max\": "), r.out.npos) << r.out;
+  EXPECT_EQ(folder.read("both.npy"), maxima);
+  EXPECT_EQ(folder.read("l.npy"), npy(npy_literal("<f4", "2, 4, 5"), bytes_of(lse)));
+  ASSERT_EQ(run({"--out", folder("o.safetensors"), "--row-max"}).status, 0);
+  EXPECT_NE(folder.read("o.safetensors").find("\"row_max\""), std::string::npos);
+}
+
 TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
   const auto halves = [](const std::vector<float>& numbers) {
     std::string bytes(2 * numbers.size(), '\0');

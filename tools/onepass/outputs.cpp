@@ -33,20 +33,34 @@ void check_destination(const std::string& path) {
 
 bool is_safetensors(const std::string& path) { return fs::path(path).extension() == ".safetensors"; }
 
+std::vector<const RowFile*> OutputFiles::wanted_rows() const {
+  std::vector<const RowFile*> wanted;
+  for (const RowFile* rows : {&lse, &row_max})
+    if (rows->wanted) wanted.push_back(rows);
+  return wanted;
+}
+
 void check_destinations(const OutputFiles& files) {
   check_destination(files.out);
-  if (!files.want_lse) return;
-  if (is_safetensors(files.out)) {
-    if (files.lse.empty()) return;
-    throw Error(ErrorCode::bad_value,
-                "--lse must be without a file if --out is a .safetensors file, which then holds the LSE");
-  }
-  if (files.lse.empty())
-    throw Error(ErrorCode::bad_value, "--lse needs a file (--lse FILE.npy) unless --out is a .safetensors file");
-  check_destination(files.lse);
-  std::error_code none;
-  if (fs::weakly_canonical(fs::absolute(files.lse), none) == fs::weakly_canonical(fs::absolute(files.out), none)) {
-    throw Error(ErrorCode::bad_value, text("--out and --lse must be different files (both are ", files.out, ")"));
+  std::vector<std::pair<const char*, const std::string*>> others{{"--out", &files.out}};
+  for (const RowFile* rows : files.wanted_rows()) {
+    const auto want = [&](bool condition, const auto&... sentence) {
+      if (!condition) throw Error(ErrorCode::bad_value, text(rows->option, sentence...));
+    };
+    if (is_safetensors(files.out)) {
+      want(rows->path.empty(), " must be without a file if --out is a .safetensors file, which then holds the rows");
+      continue;
+    }
+    want(!rows->path.empty(), " needs a file (", rows->option, " FILE.npy) unless --out is a .safetensors file");
+    check_destination(rows->path);
+    std::error_code none;
+    const auto canonical = [&](const std::string& path) { return fs::weakly_canonical(fs::absolute(path), none); };
+    for (const auto& [option, path] : others) {
+      if (canonical(rows->path) != canonical(*path)) continue;
+      throw Error(ErrorCode::bad_value,
+                  text(option, " and ", rows->option, " must be different files (both are ", *path, ")"));
+    }
+    others.emplace_back(rows->option, &rows->path);
   }
 }
 
@@ -57,15 +71,17 @@ WrittenOutputs::WrittenOutputs(const OutputFiles& files, const NamedArrays& arra
     io::write_safetensors(out_, arrays);
   } else {
     io::write_npy(out_, *arrays[0].second);
-    if (arrays.size() > 1) io::write_npy(lse_.emplace(files.lse, on_write), *arrays[1].second);
+    const auto rows = files.wanted_rows();
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      io::write_npy(rows_.emplace_back(rows[i]->path, on_write), *arrays[i + 1].second);
   }
   out_.finish();
-  if (lse_) lse_->finish();
+  for (io::OutputFile& rows : rows_) rows.finish();
 }
 
 void WrittenOutputs::commit() {
   out_.commit();
-  if (lse_) lse_->commit();
+  for (io::OutputFile& rows : rows_) rows.commit();
 }
 
 }  // namespace onepass::cli

@@ -65,17 +65,16 @@ io::Shape file_shape(const RoleRow& row, const ConstTensor& t) {
   return {shape.begin(), shape.begin() + t.rank};
 }
 
-// out, and lse if it is wanted
-Results forward_results(const Tensors& a, DType out_dtype, bool want_lse) {
+// out, then a number for each row of these roles
+Results forward_results(const Tensors& a, DType out_dtype, const std::vector<Role>& row_roles) {
   ConstTensor out = a.q;
   out.shape[out.rank - 1] = a.v.shape[a.v.rank - 1];
-  const RoleRow &of_out = row_of(Role::out), &of_lse = row_of(Role::lse);
+  const RoleRow& of_out = row_of(Role::out);
   Results r;
   r.push_back({&of_out, out_dtype, file_shape(of_out, out)});
-  if (!want_lse) return r;
   ConstTensor rows = a.q.rank == 3 ? a.q.permuted({1, 0, 2}) : a.q;
   rows.rank -= 1;
-  r.push_back({&of_lse, DType::f32, file_shape(of_lse, rows)});
+  for (const Role role : row_roles) r.push_back({&row_of(role), DType::f32, file_shape(row_of(role), rows)});
   return r;
 }
 
@@ -111,8 +110,8 @@ Problem with_gradients(const std::string& names) {
 
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
-  want(is_safetensors(flags.outputs.out) && !flags.outputs.want_lse, ErrorCode::bad_value,
-       "gradients need --out FILE.safetensors, and do not support --lse");
+  want(is_safetensors(flags.outputs.out) && flags.outputs.wanted_rows().empty(), ErrorCode::bad_value,
+       "gradients need --out FILE.safetensors, and do not support --lse and --row-max");
   const Problem named = with_gradients(flags.grads.value_or("dq,dk,dv"));
   const DType dtype = flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype);
   Results r;
@@ -152,14 +151,16 @@ void run_command(Flags& flags) {
   if (backward && !forward_first) refuse_forward(flags);
   if (forward_first) {  // what it reads of its forward
     const DType dtype = loaded.tensors.dout.dtype;
-    for (const Result& r : forward_results(loaded.tensors, dtype, true)) {
+    for (const Result& r : forward_results(loaded.tensors, dtype, {Role::lse})) {
       loaded.arrays.emplace_back(r.row->name, r.dtype, r.shape);
       set_output(loaded.tensors, *r.row, turned(r.row->name, loaded.arrays.back().view()));
     }
   }
   Tensors tensors = loaded.tensors;
+  std::vector<Role> row_roles;
+  for (const RowFile* rows : flags.outputs.wanted_rows()) row_roles.push_back(rows->role);
   Results results = backward ? gradient_results(flags, tensors)
-                             : forward_results(tensors, out_dtype_of(flags, tensors.q.dtype), flags.outputs.want_lse);
+                             : forward_results(tensors, out_dtype_of(flags, tensors.q.dtype), row_roles);
   Attention first = attention;
   Tensors on_host = tensors;
   if (device.kind == DeviceKind::cuda) {  // whose compiler takes more than the CPU's interpreter
@@ -218,16 +219,14 @@ void add_run(CLI::App& app) {
   for (const RoleRow& row : kRoleTable)
     if (row.input && (reads(row, kForward) || reads(row, kBackward))) add_tensor_option(*c, *flags, row);
   add_running_options(*c, *flags);
-  c->add_option("--layout", flags->layout, "Layout of q, k, v, out and lse: bhsd (default) or bshd")
+  c->add_option("--layout", flags->layout, "Layout of q, k, v, out and rows: bhsd (default) or bshd")
       ->group("Tensors")
       ->check(CLI::IsMember({"bhsd", "bshd"}));
-  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out (and lse), or with gradients")
+  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out and rows, or with gradients")
       ->group("Results")
       ->type_name("FILE");
-  CLI::Option* lse =
-      c->add_option("--lse", flags->outputs.lse,
-                    "Also write the log-sum-exp of each row: .npy; without a file if --out is .safetensors");
-  lse->group("Results")->expected(0, 1)->type_name("FILE");
+  add_row_file(*c, flags->outputs.lse, "Also write the log-sum-exp of each row");
+  add_row_file(*c, flags->outputs.row_max, "Also write the largest score of each row");
   c->add_option("--grads", flags->grads,
                 "With --dout: the gradients to compute, a list of dq,dk,dv,dbias,dsinks,dalibi_slopes")
       ->group("Results")
@@ -250,10 +249,9 @@ void add_run(CLI::App& app) {
       ->group("Scores");
   add_attention_options(*c, flags);
   add_run_operators(*c);
-  c->callback([flags, lse, c] {
+  c->callback([flags, c] {
     if (!c->get_subcommands().empty()) return;
     if (flags->outputs.out.empty()) throw CLI::RequiredError("--out");
-    flags->outputs.want_lse = lse->count() > 0;
     run_command(*flags);
   });
 }

@@ -54,7 +54,7 @@ Results results_of(const Flags& flags, const Operator& o, const Tensors& t) {
   if (o.op->matrices) shape = {t.x.shape[0], t.w.shape[0]};
   Results r;
   r.push_back({&row_of(o.result), flags.out_dtype.empty() ? rows.dtype : dtype_from_name(flags.out_dtype), shape});
-  if (!flags.outputs.want_lse) return r;
+  if (!flags.outputs.lse.wanted) return r;
   shape.pop_back();
   if (shape.empty()) shape = {1};
   r.push_back({&row_of(Role::lse), DType::f32, shape});
@@ -91,23 +91,15 @@ void add(CLI::App& run, const Operator& o) {
   c->add_option("--out-dtype", flags->out_dtype, "Dtype of the result: fp32, or the dtype of the input (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  const CLI::Option* lse = nullptr;
-  if (writes(row_of(Role::lse), o.op)) {
-    lse = c->add_option("--lse", flags->outputs.lse,
-                        "Also write the log-sum-exp of each row: .npy; without a file if --out is .safetensors")
-              ->group("Results")
-              ->expected(0, 1)
-              ->type_name("FILE");
-  }
+  if (writes(row_of(Role::lse), o.op)) add_row_file(*c, flags->outputs.lse, "Also write the log-sum-exp of each row");
   if (is_said(o.op->words, "log")) {
     c->add_option("--scale", flags->options.scale, "Factor of the scores; default: 1")->group("Scores");
     c->add_flag("--log", flags->options.log, "Compute the logarithm of the softmax")->group("Scores");
   }
-  c->callback([flags, lse, &o, &run] {
+  c->callback([flags, &o, &run] {
     for (const CLI::Option* option : run.get_options())  // which are attention's
       want(option->count() == 0, ErrorCode::bad_value, "options of ", o.op->word, " must come after it (got ",
            option->get_name(), " before it)");
-    flags->outputs.want_lse = lse && lse->count() > 0;
     run_operator(o, *flags);
   });
 }

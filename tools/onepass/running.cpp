@@ -63,7 +63,8 @@ void report(const Running& running, const Problem& problem, const Plan& plan, co
                              {"seconds", seconds},
                              {"repeat", running.repeat},
                              {"out", running.outputs.out}};
-    if (!running.outputs.lse.empty()) j["lse"] = running.outputs.lse;
+    for (const RowFile* rows : running.outputs.wanted_rows())
+      if (!rows->path.empty()) j[row_of(rows->role).name] = rows->path;
     print_json(j);
     return;
   }
@@ -84,6 +85,20 @@ void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row) 
           option_of(row.name), [&running, &row](const std::string& file) { running.npy[row.name] = file; },
           std::string(".npy: ") + row.help)
       ->group("Tensors")
+      ->type_name("FILE");
+}
+
+void add_row_file(CLI::App& command, RowFile& rows, const std::string& help) {
+  command
+      .add_option_function<std::vector<std::string>>(
+          rows.option,
+          [&rows](const std::vector<std::string>& file) {
+            rows.wanted = true;
+            if (!file.empty()) rows.path = file.front();
+          },
+          help + ": .npy; without a file if --out is .safetensors")
+      ->group("Results")
+      ->expected(0, 1)
       ->type_name("FILE");
 }
 

@@ -27,6 +27,8 @@ struct Running {
 };
 // --q FILE, of a role
 void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row);
+// --lse and others like it
+void add_row_file(CLI::App& command, RowFile& rows, const std::string& help);
 // --in and --prefix, --dtype, and how it runs
 void add_running_options(CLI::App& command, Running& running);
 

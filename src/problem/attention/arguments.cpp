@@ -114,6 +114,8 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     want(bound >= 0 && (bound == 0 || used), ErrorCode::bad_value, name, " must be 0",
          used ? " (unknown) or more (got " : " if the tensors are not packed (got ", bound, ")");
 
+  if (t.block_mask.given()) p.block_mask.emplace();
+  validate_mask_tiles(p);  // before they divide sizes
   const Forms forms = forms_of(p);
   RoleChecks sizes(op, t, forms);
   for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {

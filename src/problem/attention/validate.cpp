@@ -66,12 +66,20 @@ void validate_cache(const Problem& p) {
        "seq_k must be 1 or more if a sequence has pages (got 0)");
 }
 
-void validate_block_mask(const Problem& p) {
+}  // namespace
+
+void validate_mask_tiles(const Problem& p) {
   for (const auto& [name, tile] : {std::pair{"mask_tile_q", p.mask_tile_q}, {"mask_tile_k", p.mask_tile_k}}) {
     want(p.block_mask || tile == 0, ErrorCode::bad_value, name, " requires block_mask");
     want(tile >= 0 && tile <= kMaxModIndex, ErrorCode::bad_value, name, " must be 0 (", kMaskTile, ") to ",
          kMaxModIndex, " (got ", tile, ")");
   }
+}
+
+namespace {
+
+void validate_block_mask(const Problem& p) {
+  validate_mask_tiles(p);
   if (!p.block_mask) return;
   want(p.mod_buffers.size() < kMaxModBuffers, ErrorCode::bad_value, "with block_mask, mod_buffers must have at most ",
        kMaxModBuffers - 1, " buffers (got ", p.mod_buffers.size(), ")");

@@ -17,6 +17,7 @@ void validate_size(const char* name, std::initializer_list<std::int64_t> sizes);
 void validate_strides(const Problem& problem);
 
 Mods validate_attention(const Problem& problem);    // and its backward; beside the operator, attention/validate.cpp
+void validate_mask_tiles(const Problem& problem);   // the sizes of block_mask's tiles
 void validate_unified_max(const Problem& problem);  // of attention, and that others have none
 
 }  // namespace onepass
