@@ -35,7 +35,7 @@ LAYERS = [
         "src/check": "the rule by which a result is right, for tests and `onepass check`; not part of the library",
         "src/interfaces": "the C interface, workspaces, the version",
     },
-    {"tools": "the command line tool"},
+    {"libtorch": "PyTorch's operators without Python", "tools": "the command line tool"},
     {"python": "the Python package, which has the tool as a command"},
 ]
 
@@ -135,7 +135,7 @@ def layers(path, code):
     here = height_of(path)
     for number, line in enumerate(code.splitlines(), 1):
         match = re.match(r'\s*#\s*include\s*"([^"]+/[^"]+)"', line)
-        target = match and (match[1] if match[1].startswith("tools/") else "src/" + match[1])
+        target = match and (match[1] if match[1].startswith(("libtorch/", "tools/")) else "src/" + match[1])
         there = target and height_of(target)
         if here is None or not there:
             continue

@@ -20,71 +20,26 @@ from . import _arrays, _devices, _onepass, _options, _quantize, _torch_checks
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
 CACHE, FP8 = (tuple(name for name, _ in rows) for rows in (_options._CACHE_INPUTS, _options._FP8_INPUTS))
-_PACKED = ("cu_seqlens_q", "cu_seqlens_k")
-# random_seed: int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts.
-INPUTS = (*DIFFERENTIABLE, "bool_mask", "block_mask", *_PACKED, *CACHE, *FP8, "random_seed")
-_OPTIONS = (  # type in a schema, name, default
-    ("Tensor[]?", "mod_buffers", None),
-    ("str?", "mod_names", None),  # joined by commas
-    ("str?", "mask", None),
-    ("SymInt?", "align_offset", None),
-    ("SymInt", "window_left", -1),
-    ("SymInt", "window_right", -1),
-    ("float?", "scale", None),
-    ("float", "softcap", 0.0),
-    ("float", "dropout_p", 0.0),
-    ("int", "seed", 0),
-    ("SymInt[]?", "dropout_start", None),
-    ("SymInt?", "mask_tile_q", None),
-    ("SymInt?", "mask_tile_k", None),
-    ("SymInt?", "max_seqlen_q", None),
-    ("SymInt?", "max_seqlen_k", None),
-    ("bool", "batch_invariant", False),
-    ("bool", "deterministic", False),
-    ("str?", "score_mod", None),
-    ("str?", "mask_mod", None),
-    ("str?", "implementation", None),
-    ("int?", "threads", None),
-    ("ScalarType?", "out_dtype", None),
-    ("str?", "accumulation", None),
-    ("float?", "unified_max", None),
-    ("str?", "fp8", None),  # as fp8_text has it
-    ("bool", "tokens_first", False),  # layout="bshd"
-    ("bool", "return_lse", True),
-    ("bool", "return_max", False),
-)
-NAMES = (*INPUTS, *(name for _, name, _ in _OPTIONS))
+_SCHEMAS = _onepass.torch_schemas()  # by operator; libonepass_torch.so has the same
+
+
+def _arguments_of(operator: str) -> Any:
+    """From name to default, in order; and how many of them are tensors or lists of tensors, which come first."""
+    arguments = torch._C.parse_schema("onepass::" + _SCHEMAS[operator]).arguments
+    return {x.name: x.default_value for x in arguments}, sum("Tensor" in str(x.type) for x in arguments)
+
+
+_defaults, _tensors = _arguments_of("attention")
+NAMES = tuple(_defaults)
+INPUTS = NAMES[: _tensors - 1]  # all but mod_buffers, which is a list
 _namedtuple: Any = collections.namedtuple  # of fields that are not literals
-Call = _namedtuple("Call", NAMES, defaults=(None,) * (len(INPUTS) - 3) + tuple(d for *_, d in _OPTIONS))
+Call = _namedtuple("Call", NAMES, defaults=tuple(_defaults.values())[3:])
 
-
-def _schema() -> Any:
-    inputs = [f"Tensor {x}" if x in "qkv" else f"Tensor? {x}=None" for x in INPUTS]
-    return ", ".join(inputs + [f"{kind} {name}={value}" for kind, name, value in _OPTIONS])
-
-
-OPERATORS = operators.Library("onepass", "DEF")
-OPERATORS.define(
-    f"attention({_schema()}) -> (Tensor out, Tensor lse, Tensor row_max)", tags=torch.Tag.pt2_compliant_tag
-)
-OPERATORS.define(
-    f"attention_backward(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_schema()}) -> "
-    "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dalibi_slopes, Tensor dsinks)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-OPERATORS.define(
-    "quantize(Tensor x, str factors='head', bool hadamard=False, int seed=0, bool mean=False, int? threads=None, "
-    "str layout='bhsd') -> (Tensor data, Tensor descale, Tensor mean)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-OPERATORS.define(
-    "append_kv(Tensor k_new, Tensor v_new, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? cache_seqlens=None, "
-    "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cos=None, Tensor? sin=None, Tensor? q=None, "
-    "Tensor? k_descale=None, Tensor? v_descale=None, Tensor? slot_mapping=None, Tensor? positions=None, "
-    "Tensor? cos_sin_cache=None, bool interleaved=False, int? threads=None, "
-    'str layout="bhsd") -> Tensor',
-    tags=torch.Tag.pt2_compliant_tag,
-)
+# True if libonepass_torch.so has registered the operators, which then compute by its kernels.
+LOADED = torch._C._dispatch_has_kernel("onepass::attention")
+OPERATORS = operators.Library("onepass", "FRAGMENT")
+for _schema in () if LOADED else _SCHEMAS.values():
+    OPERATORS.define(_schema, tags=torch.Tag.pt2_compliant_tag)
 attention = torch.ops.onepass.attention.default
 attention_backward = torch.ops.onepass.attention_backward.default
 append_kv = torch.ops.onepass.append_kv.default
@@ -233,9 +188,7 @@ def _gradient(c: Any, name: str) -> Any:
     return new.zero_() if _packed(c) else new
 
 
-_NEW = ("k_new", "v_new", "k_cache", "v_cache", "cache_seqlens", "page_table", "cu_seqlens_q", "cos", "sin", "q")
-_SLOTS = ("slot_mapping", "positions", "cos_sin_cache")
-APPEND = (*_NEW, "k_descale", "v_descale", *_SLOTS, "interleaved", "threads", "layout")
+APPEND = tuple(_arguments_of("append_kv")[0])
 
 
 def _run_append(*given: Any) -> Any:
@@ -270,7 +223,7 @@ def _run_quantize(
     return found.data, found.descale, found.mean if mean else found.descale.new_empty(0)
 
 
-for _device in ("CPU", "CUDA"):
+for _device in () if LOADED else ("CPU", "CUDA"):
     OPERATORS.impl("attention", _run_forward, _device)
     OPERATORS.impl("attention_backward", _run_backward, _device)
     OPERATORS.impl("append_kv", _run_append, _device)

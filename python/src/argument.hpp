@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "onepass/tensor.hpp"
+#include "problem/checks/accepted.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass::python {
@@ -52,19 +53,6 @@ inline Device device_of(const char* name, const Array& a) {
                   text(name, " must be in CPU or CUDA memory (got DLPack device type ", a.device_type(), ")"));
   }
 }
-
-inline const char* accepted_of(Types types) {
-  switch (types) {
-    case Types::boolean: return "bool";
-    case Types::f32: return "float32";
-    case Types::i32: return "int32";
-    case Types::index: return "int32 or int64";
-    case Types::query:
-    case Types::key_value: return "float32, float16, bfloat16 or float8_e4m3fn";
-    default: return "float32, float16 or bfloat16";
-  }
-}
-inline constexpr char kMod[] = "float32, float16, bfloat16, int32 or bool";
 
 // A tensor argument of a call: the array is kept alive, `view` points into it. None is a tensor that is not given.
 // NumPy cannot export bfloat16 and float8, so the package hands over (the same bits as unsigned numbers,), a tuple of

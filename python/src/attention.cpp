@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "argument.hpp"
-#include "executors.hpp"
+#include "interfaces/executors.hpp"
 #include "interrupt.hpp"
 #include "item.hpp"
 #include "onepass/onepass.hpp"

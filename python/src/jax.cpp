@@ -18,7 +18,7 @@
 
 #include "base/text.hpp"
 #include "cuda/host/kernels.hpp"
-#include "executors.hpp"
+#include "interfaces/executors.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/compute.hpp"
 #include "plan/plan.hpp"

@@ -9,7 +9,7 @@
 
 #include "argument.hpp"
 #include "base/text.hpp"
-#include "executors.hpp"
+#include "interfaces/executors.hpp"
 #include "interrupt.hpp"
 #include "item.hpp"
 #include "onepass/onepass.hpp"

@@ -1,12 +1,15 @@
 // Attention of plain tensors past PyTorch's dispatcher: a call is read, its results are made by PyTorch, its plan is
 // run, and where a gradient is recorded, PyTorch's autograd is told. The Python side is onepass/_torch_autograd.py;
 // what is not taken here it computes.
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iterator>
 #include <utility>
 
+#include "libtorch/schemas.hpp"
 #include "parts.hpp"
 #include "plan/cache.hpp"
 #include "torch_objects.hpp"
@@ -158,6 +161,12 @@ nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle m
 
 void add_torch(nb::module_& m) {
   using namespace nb::literals;
+  m.def("torch_schemas", [] {
+    const nb::object all = checked(PyDict_New());
+    const auto schemas = libtorch::schemas();
+    for (std::size_t i = 0; i < schemas.size(); ++i) all[libtorch::kOperatorNames[i]] = nb::cast(schemas[i]);
+    return all;
+  });
   m.def("torch_register", &register_torch, "words"_a);
   m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a, "into"_a.none());
   m.def("torch_sdpa", &sdpa, "query"_a, "key"_a, "value"_a, "attn_mask"_a.none(), "dropout_p"_a, "is_causal"_a,

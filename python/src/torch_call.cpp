@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "base/text.hpp"
-#include "executors.hpp"
+#include "interfaces/executors.hpp"
 #include "interrupt.hpp"
 #include "openmp.hpp"
 #include "plan/compute.hpp"

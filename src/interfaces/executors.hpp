@@ -1,4 +1,4 @@
-// The executors that calls from Python run on.
+// The executors that calls by a number of threads run on.
 #pragma once
 #include <array>
 #include <memory>
@@ -7,7 +7,7 @@
 #include "base/text.hpp"
 #include "onepass/executor.hpp"
 
-namespace onepass::python {
+namespace onepass {
 
 // Executors are kept: making one starts threads.
 inline constexpr int kMaxThreads = 4096;
@@ -21,4 +21,4 @@ inline Executor* executor_of(int threads) {
   return executors[static_cast<std::size_t>(threads)].get([&] { return make_executor(threads); }).get();
 }
 
-}  // namespace onepass::python
+}  // namespace onepass
