@@ -5,8 +5,10 @@
 //   onepass::context_parallel_attention(transport, {layout}, tensors, {.band = {.causal = true}});
 //
 // gather: the keys that a rank sees come to it, so that each query meets all its keys in one call: O, LSE and dQ are
-// those of one device. ring: K and V go from rank to rank, and partial results in fp32 are merged. dK and dV go home in
-// fp32 and are added there, in an order that does not depend on their arrival.
+// those of one device. ring: K and V go from rank to rank, and partial results in fp32 are merged. ulysses: heads are
+// dealt out, each with the whole sequence (DeepSpeed-Ulysses, arXiv 2309.14509); ranks may share a K/V head. dK and dV
+// go home in fp32 and are added there, in an order that does not depend on their arrival; where nothing is added, they
+// go rounded.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -25,15 +27,19 @@ struct ContextParallel {
   std::vector<std::int64_t> documents{};  // where packed documents begin, and the length; empty: one document
   // Layouts of one kind with equal units give the same bits for any number of ranks: O, LSE, dQ, dK and dV.
   bool reproducible = false;
-  context_parallel::Scheme scheme = context_parallel::Scheme::gather;  // or ring, which needs less memory
+  // Or ring, which needs less memory, or ulysses, which sends less if a rank sees most keys.
+  context_parallel::Scheme scheme = context_parallel::Scheme::gather;
+  // K and V of gather come, and their gradients go, in this many groups of heads, one after the other: less memory, and
+  // smaller calls.
+  std::int64_t head_groups = 1;
 };
 
 // The tensors are those of attention(), with this rank's rows: q, k, v and out [batch, heads, rows, dim], where rows is
 // layout.count(rank), and lse [batch, heads_q, rows]. bias and bool_mask have this rank's rows and a column for each
-// position. sinks and alibi_slopes are equal on all ranks. The band, expressions and dropout count positions within
-// their document; a row is aligned with its own position. q, k and v of fp8_e4m3 have factors without blocks of rows,
-// and no gradients. Not supported: caches, pages, and cu_seqlens, which `documents` takes the place of. The workspace
-// of the launch is not used.
+// position; ulysses supports only those of 1 row. sinks and alibi_slopes are equal on all ranks. The band, expressions
+// and dropout count positions within their document; a row is aligned with its own position. q, k and v of fp8_e4m3
+// have factors without blocks of rows, and no gradients. Not supported: caches, pages, and cu_seqlens, which
+// `documents` takes the place of. The workspace of the launch is not used.
 //
 // Throws Error with outputs untouched, and on every rank the same sentence, if one rank's arguments are wrong or differ
 // from the others'. Arguments are compared before anything is sent: on the CPU in every call, on a device in the first

@@ -8,8 +8,7 @@
 
 #include "base/text.hpp"
 #include "distributed/attention/agree.hpp"
-#include "distributed/attention/gather.hpp"
-#include "distributed/attention/ring.hpp"
+#include "distributed/attention/schemes.hpp"
 #include "distributed/layout.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/checks/tensor_checks.hpp"
@@ -21,6 +20,9 @@ namespace {
 using namespace context_parallel;
 
 enum class Pass { forward, backward };
+
+// A call has some of the heads.
+bool shares_heads(const ContextParallel& how) { return how.scheme == Scheme::ulysses || how.head_groups > 1; }
 
 // ------------------------------------------------------------------------------------------------------------- checks
 void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
@@ -66,12 +68,19 @@ void check_layout(const Transport& transport, const ContextParallel& how, const 
        a.band.right, ")");
 }
 
-// Rings need a plan that gather does not.
-void check_ring(const ContextParallel& how, const Attention& a) {
-  want(how.scheme != Scheme::ulysses, ErrorCode::unsupported,
-       "context_parallel_attention does not support the scheme ulysses");
+void check_scheme(const ContextParallel& how, const AttentionTensors& t, const Attention& a) {
+  want(how.scheme == Scheme::gather || !how.reproducible, ErrorCode::unsupported, "the scheme ", name_of(how.scheme),
+       " does not support reproducible");
+  want(how.head_groups >= 1, ErrorCode::bad_value, "head_groups must be 1 or more (got ", how.head_groups, ")");
+  want(how.scheme == Scheme::gather || how.head_groups == 1, ErrorCode::unsupported, "the scheme ", name_of(how.scheme),
+       " does not support head_groups (got ", how.head_groups, ")");
+  if (how.scheme == Scheme::ulysses) {
+    for (const auto& [name, x] : {std::pair{"bias", t.bias}, {"bool_mask", t.bool_mask}})
+      want(!x.given() || x.shape[2] == 1, ErrorCode::unsupported, "the scheme ulysses does not support a ", name,
+           " with rows; give [batch|1, heads|1, 1, length] (got ", shape_text(x), ")");
+  }
+  // Rings need a plan that others do not.
   if (how.scheme != Scheme::ring) return;
-  want(!how.reproducible, ErrorCode::unsupported, "the scheme ring does not support reproducible");
   const Visibility visibility{.documents = how.documents};
   for (const Index cut : how.layout.cuts()) {
     if (a.dropout_p == 0 || cut >= how.layout.length()) continue;
@@ -111,7 +120,6 @@ void check(const Transport& transport, const ContextParallel& how, const Attenti
            Pass pass) {
   refuse_unsupported(t, a);
   check_layout(transport, how, a);
-  check_ring(how, a);
   const Index rows = how.layout.count(transport.rank()), length = how.layout.length();
   const std::array<std::pair<const char*, ConstTensor>, 8> of_rows{
       {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"out", t.out}, {"dout", t.dout}, {"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}}};
@@ -126,10 +134,12 @@ void check(const Transport& transport, const ContextParallel& how, const Attenti
   check_side("bias", t.bias, rows, length);
   check_side("dbias", t.dbias, rows, length);
   check_side("bool_mask", t.bool_mask, rows, length);
+  check_scheme(how, t, a);
   want(how.documents.size() < 2 || !names_batch(a), ErrorCode::unsupported,
        "score_mod and mask_mod do not support 'batch' with documents");
-  want(t.mod_buffers.size() + position_buffers(a) <= kMaxModBuffers, ErrorCode::bad_value,
-       "expressions that count rows and keys must have at most ", kMaxModBuffers - position_buffers(a),
+  const std::size_t own = position_buffers(a, shares_heads(how));
+  want(t.mod_buffers.size() + own <= kMaxModBuffers, ErrorCode::bad_value, "expressions that count rows",
+       shares_heads(how) ? ", keys and heads" : " and keys", " must have at most ", kMaxModBuffers - own,
        " mod_buffers (got ", t.mod_buffers.size(), ")");
   try_without_rows(t, a, pass);
   check_outputs(t, pass);
@@ -153,13 +163,14 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
     return all.empty() ? std::string("none") : all;
   };
   using Named = std::pair<const char*, bool>;
+  const auto dtype_of = [](const ConstTensor& x) { return x.given() ? name_of(x.dtype) : std::string_view("none"); };
   const Layout& l = how.layout;
   return {
       {"shapes of q, k and v", text(shape_of_heads(t.q), ", ", shape_of_heads(t.k), ", ", shape_of_heads(t.v))},
       {"dtypes and devices of q, k and v", text(name_of(t.q.dtype), ", ", name_of(t.k.dtype), ", ", name_of(t.v.dtype),
                                                 " on ", t.q.device.kind == DeviceKind::cpu ? "cpu" : "cuda")},
       {"layout", text("cuts ", numbers(l.cuts()), ", order ", numbers(l.order()), ", shares ", numbers(l.shares()))},
-      {"scheme", std::string(name_of(how.scheme))},
+      {"scheme", text(name_of(how.scheme), how.head_groups > 1 ? text(" of ", how.head_groups, " head_groups") : "")},
       {"documents", numbers(how.documents)},
       {"band", text(a.band.left, ":", a.band.causal ? 0 : a.band.right)},
       {"options", text("scale ", a.scale ? text(*a.scale) : "default", ", softcap ", a.softcap, ", dropout_p ",
@@ -172,6 +183,12 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
       {"pass", pass == Pass::forward
                    ? std::string("forward")
                    : text("gradients of ", given(Named{"k", t.dk.given()}, Named{"v", t.dv.given()}))},
+      // A rank computes these for the others.
+      {"dtypes of out, lse, dout, dlse, dq, dk and dv",
+       how.scheme != Scheme::ulysses
+           ? ""
+           : text(dtype_of(t.out), ", ", dtype_of(t.lse), ", ", dtype_of(t.dout), ", ", dtype_of(t.dlse), ", ",
+                  dtype_of(t.dq), ", ", dtype_of(t.dk), ", ", dtype_of(t.dv))},
   };
 }
 
@@ -183,6 +200,38 @@ Needs needs_of(const ContextParallel& how, const AttentionTensors& t, const Atte
   return {.by_unit = how.reproducible,
           .packed = t.q.shape[0] == 1 && !one_document && (!slopes || t.alibi_slopes.rank == 1),
           .distances = one_document || slopes};
+}
+
+// Groups of heads, one after the other: keys of a group are in memory at a time. Other schemes have one group.
+template <class F>
+void each_group(const Job& all, const F& f) {
+  const Index kv = all.tensors.k.shape[1], group = kv > 0 ? all.tensors.q.shape[1] / kv : 0;
+  const Index groups = std::clamp<Index>(all.how.head_groups, 1, std::max<Index>(kv, 1));
+  if (groups == 1) return f(all);
+  for (Index g = 0; g < groups; ++g) {
+    const Range heads_kv{kv * g / groups, kv * (g + 1) / groups};
+    const Range heads{heads_kv.begin * group, heads_kv.end * group};
+    const AttentionTensors tensors = of_heads(all.tensors, heads, heads_kv);
+    f(Job{.transport = all.transport,
+          .how = all.how,
+          .tensors = tensors,
+          .options = all.options,
+          .launch = all.launch,
+          .visibility = all.visibility,
+          .needs = all.needs,
+          .first_head = heads.begin});
+  }
+}
+
+void compute_scheme(const Job& job, Pass pass) {
+  if (pass == Pass::backward) clear_side_gradients(job);
+  each_group(job, [&](const Job& group) {
+    switch (job.how.scheme) {
+      case Scheme::gather: return pass == Pass::forward ? gather_forward(group) : gather_backward(group);
+      case Scheme::ring: return pass == Pass::forward ? ring_forward(group) : ring_backward(group);
+      case Scheme::ulysses: return pass == Pass::forward ? ulysses_forward(group) : ulysses_backward(group);
+    }
+  });
 }
 
 void compute(Transport& transport, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
@@ -206,10 +255,7 @@ void compute(Transport& transport, const ContextParallel& how, const AttentionTe
                                .key_multiple = a.dropout_p > 0 ? 4 : 1},
                 .needs = needs_of(how, t, a)};
   try {
-    if (how.scheme == Scheme::ring)
-      pass == Pass::forward ? ring_forward(job) : ring_backward(job);
-    else
-      pass == Pass::forward ? gather_forward(job) : gather_backward(job);
+    compute_scheme(job, pass);
   } catch (const std::exception& error) {  // the other ranks wait for this one
     transport.fail(error.what());
     throw;

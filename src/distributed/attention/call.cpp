@@ -26,7 +26,8 @@ AnyTensor packed(const AnyTensor& t) {
 struct Position {
   std::string_view word, buffer;
 };
-constexpr std::array<Position, 2> kPositions{{{"q_index", "onepass_first_row"}, {"k_index", "onepass_first_key"}}};
+constexpr std::array<Position, 3> kPositions{
+    {{"q_index", "onepass_first_row"}, {"k_index", "onepass_first_key"}, {"head", "onepass_first_head"}}};
 
 bool in_word(char c) { return is_letter(c) || is_digit(c); }
 
@@ -43,7 +44,7 @@ void each_word(const std::string& text, std::string_view word, const F& f) {
   }
 }
 
-// Expressions count from the first row and key of the call; here they count within the document.
+// Expressions count from the first row, key and head of the call; here they count within the document and all heads.
 std::string shifted(std::string expression, const Position& position) {
   std::vector<std::size_t> places;
   each_word(expression, position.word, [&](std::size_t at) { places.push_back(at); });
@@ -92,11 +93,11 @@ struct PartCall {
       const std::vector<Index>& all = job.visibility.documents;
       const auto number = std::upper_bound(all.begin(), all.end(), part.document) - all.begin() - 1;
       const Index entry = std::max<Index>(0, number) * job.tensors.q.shape[0];
-      options.dropout_start = {static_cast<std::uint32_t>(entry), 0, static_cast<std::uint32_t>(row),
-                               static_cast<std::uint32_t>(key)};
+      options.dropout_start = {static_cast<std::uint32_t>(entry), static_cast<std::uint32_t>(job.first_head),
+                               static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(key)};
     }
     tensors.mod_buffers = job.tensors.mod_buffers;
-    const std::array<Index, 2> first{row, key};
+    const std::array<Index, kPositions.size()> first{row, key, job.first_head};
     for (std::size_t i = 0; i < first.size(); ++i) {
       if (first[i] == 0 || !has_word(options, kPositions[i].word)) continue;
       for (std::string* text : {&options.score_mod, &options.mask_mod}) *text = shifted(*text, kPositions[i]);
@@ -168,12 +169,30 @@ struct Addend {
 
 }  // namespace
 
-std::size_t position_buffers(const Attention& options) {
-  return static_cast<std::size_t>(std::count_if(kPositions.begin(), kPositions.end(),
-                                                [&](const Position& p) { return has_word(options, p.word); }));
+std::size_t position_buffers(const Attention& options, bool heads) {
+  const auto end = kPositions.end() - (heads ? 0 : 1);
+  return static_cast<std::size_t>(
+      std::count_if(kPositions.begin(), end, [&](const Position& p) { return has_word(options, p.word); }));
 }
 
 bool names_batch(const Attention& options) { return has_word(options, "batch"); }
+
+AttentionTensors of_heads(const AttentionTensors& tensors, Range heads, Range heads_kv) {
+  AttentionTensors t = tensors;
+  const auto cut = [](Range range, auto&... all) { ((all = slice(all, 1, range)), ...); };
+  const auto cut_repeated = [](Range range, auto&... all) {
+    ((all = all.given() ? slice_repeated(all, 1, range) : all), ...);
+  };
+  const auto cut_last = [&](auto&... all) {
+    ((all = all.given() ? slice(all, static_cast<std::size_t>(all.rank) - 1, heads) : all), ...);
+  };
+  cut(heads, t.q, t.out, t.lse, t.dout, t.dlse, t.dq);
+  cut(heads_kv, t.k, t.v, t.dk, t.dv);
+  cut_repeated(heads, t.bias, t.bool_mask, t.dbias, t.q_descale);
+  cut_repeated(heads_kv, t.k_descale, t.v_descale, t.v_mean);
+  cut_last(t.sinks, t.dsinks, t.alibi_slopes, t.dalibi_slopes);
+  return t;
+}
 
 void attend(const Job& job, const Part& part, const Keys& keys, const Tensor& out, const Tensor& lse) {
   PartCall call(job, part, keys);

@@ -18,6 +18,7 @@ struct Job {
   Launch launch;
   Visibility visibility;
   Needs needs;
+  Index first_head = 0;  // of the tensors' heads among all
 
   Index me() const { return transport.rank(); }
   Index ranks() const { return transport.ranks(); }
@@ -38,6 +39,9 @@ void attend_backward(const Job& job, const Part& part, const Keys& keys, const T
 // The gradients of bias, sinks and slopes, before parts add to them: 0.
 void clear_side_gradients(const Job& job);
 
+// The tensors of some query heads, and of their K/V heads.
+AttentionTensors of_heads(const AttentionTensors& tensors, Range heads, Range heads_kv);
+
 // Tensors of rank 1 to 3 as rank 4, with dimensions of size 1 in front.
 template <class AnyTensor>
 AnyTensor as_rank_4(const AnyTensor& t) {
@@ -51,8 +55,9 @@ AnyTensor as_rank_4(const AnyTensor& t) {
   return view;
 }
 
-// How many buffers the parts of a call may add: they say where the rows and keys that expressions count begin.
-std::size_t position_buffers(const Attention& options);
+// How many buffers the parts of a call may add: they say where the rows and keys that expressions count begin, and, if
+// calls share the heads, the heads.
+std::size_t position_buffers(const Attention& options, bool heads);
 bool names_batch(const Attention& options);  // an expression has the word `batch`
 
 }  // namespace onepass::inline v0::context_parallel

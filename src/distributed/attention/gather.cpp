@@ -1,4 +1,4 @@
-#include "distributed/attention/gather.hpp"
+#include "distributed/attention/schemes.hpp"
 
 #include <algorithm>
 #include <array>
@@ -268,9 +268,6 @@ void gather_forward(const Job& job) {
     attend(job, part, gathered.keys(), job.tensors.out, job.tensors.lse);
 }
 
-void gather_backward(const Job& job) {
-  clear_side_gradients(job);
-  Backward(job).run();
-}
+void gather_backward(const Job& job) { Backward(job).run(); }
 
 }  // namespace onepass::inline v0::context_parallel

@@ -1,4 +1,4 @@
-#include "distributed/attention/ring.hpp"
+#include "distributed/attention/schemes.hpp"
 
 #include <algorithm>
 #include <array>
@@ -202,9 +202,6 @@ void ring_forward(const Job& job) {
   states.merge_into(job.tensors.out, job.tensors.lse);
 }
 
-void ring_backward(const Job& job) {
-  clear_side_gradients(job);
-  Backward(job).run();
-}
+void ring_backward(const Job& job) { Backward(job).run(); }
 
 }  // namespace onepass::inline v0::context_parallel

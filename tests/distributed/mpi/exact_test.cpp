@@ -42,6 +42,15 @@ std::vector<Case> cases() {
       {.name = "bf16, documents", .documents = kDocuments, .options = {.band = causal}, .dtype = DType::bf16});
   found.push_back({.name = "fp16, window", .options = {.band = window}, .sinks = true, .dtype = DType::f16});
   found.push_back({.name = "one K/V head", .options = {.band = causal}, .heads_kv = 1});
+  // Groups of 5 heads: two and three ranks share a K/V head, and 7 ranks have one or two heads.
+  found.push_back({.name = "10 heads", .options = mods, .sinks = true, .slopes = true, .dlse = true, .heads = 10});
+  found.push_back({.name = "6 heads",
+                   .options = dropout,
+                   .bias_of_keys = true,
+                   .dtype = DType::bf16,
+                   .batch = 2,
+                   .heads = 6,
+                   .heads_kv = 3});
   return found;
 }
 
@@ -67,9 +76,9 @@ using ByName = std::map<std::string, Errors>;
 
 // The errors of a case on a layout, by the name of the result.
 ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, Results& one, Results& reference,
-                 Scheme scheme) {
+                 Scheme scheme, Index head_groups = 1) {
   Mine mine(c, layout, transport.rank());
-  mine.run(transport, {.layout = layout, .documents = c.documents, .scheme = scheme}, c);
+  mine.run(transport, {.layout = layout, .documents = c.documents, .scheme = scheme, .head_groups = head_groups}, c);
   Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
   ByName found;
   Results::each([&](const char* what, Array Results::* x) {
@@ -82,7 +91,8 @@ ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, R
 
 // The layouts on which a scheme computes a case.
 static std::vector<std::pair<std::string, Layout>> layouts_for(const Case& c, Index ranks, Scheme scheme) {
-  if (scheme == Scheme::gather || c.options.dropout_p == 0) return layouts_of(c.length, ranks, c.documents);
+  if (scheme == Scheme::ulysses && (c.bias || c.mask)) return {};  // they have rows
+  if (scheme != Scheme::ring || c.options.dropout_p == 0) return layouts_of(c.length, ranks, c.documents);
   if (!c.documents.empty()) return {};  // they begin anywhere, and draws come by fours
   return {{"zigzag by fours", Layout::zigzag(c.length, ranks, 0, 4)}};
 }
@@ -92,9 +102,11 @@ bool features() {
   bool right = true;
   for (const Case& c : cases()) {
     Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
-    for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+    for (const auto& [scheme, groups] :
+         {std::pair{Scheme::gather, 1}, {Scheme::gather, 2}, {Scheme::ring, 1}, {Scheme::ulysses, 1}}) {
       for (const auto& [name, layout] : layouts_for(c, transport.ranks(), scheme)) {
-        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme)) {
+        if (groups > 1 && name != "any") continue;
+        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme, groups)) {
           // In fp32 a case is one draw of few numbers, which round either way. dsinks and dslopes are four numbers,
           // sums of many terms that nearly cancel.
           const bool four = what == "dsinks" || what == "dslopes";
@@ -103,8 +115,9 @@ bool features() {
                                 : e.ratio() <= (four ? 1.2 : 1.05);
           right &= fine;
           if (!fine && transport.rank() == 0)
-            std::printf("%s, %s, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(), name_of(scheme).data(),
-                        name.c_str(), what.c_str(), std::sqrt(e.many), std::sqrt(e.one));
+            std::printf("%s, %s in %d groups, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(),
+                        name_of(scheme).data(), groups, name.c_str(), what.c_str(), std::sqrt(e.many),
+                        std::sqrt(e.one));
         }
       }
     }
@@ -120,7 +133,7 @@ bool exact() {
     for (const Band& band : bands) {
       const Case c{.name = "exact", .length = 300, .options = {.band = band}, .dim = 32, .dim_v = 32, .draw = draw};
       Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
-      for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+      for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
         const Layout layout = Layout::zigzag(c.length, transport.ranks());
         for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme)) {
           Errors& all = pooled[std::string(name_of(scheme)) + " " + what];
@@ -151,32 +164,36 @@ bool fp8() {
       t.q_descale = q_descale.tensor(), t.v_descale = v_descale.tensor();
       return without_gradients(t);
     };
-    const auto one = [&](std::string_view implementation) {
-      Inputs in(c, c.dtype);
-      Results all = new_results(c, c.length, DType::f32, in, c.length);
-      const std::vector<Index> documents = c.documents.empty() ? std::vector<Index>{0, c.length} : c.documents;
-      for (std::size_t d = 0; d + 1 < documents.size(); ++d)
-        attention(document_of(factors(tensors_of(in, all)), {documents[d], documents[d + 1]}), c.options,
-                  {.executor = &serial_executor()}, implementation);
-      return all;
+    const auto run = [&](Transport& by, const Layout& layout, Scheme scheme) {
+      Mine mine(c, layout, by.rank());
+      mine.results = new_results(c, layout.count(by.rank()), DType::f32, mine.in, 1);
+      mine.tensors = factors(tensors_of(mine.in, mine.results));
+      context_parallel_attention(by, {.layout = layout, .documents = c.documents, .scheme = scheme}, mine.tensors,
+                                 c.options, {.executor = &serial_executor()});
+      return std::move(mine.results);
     };
-    Results of_one = one(""), reference = one("reference");
-    const Layout layout = Layout::zigzag(c.length, transport.ranks());
-    Mine mine(c, layout, transport.rank());
-    mine.results = new_results(c, layout.count(transport.rank()), DType::f32, mine.in, 1);
-    mine.tensors = factors(tensors_of(mine.in, mine.results));
-    context_parallel_attention(transport, {layout, c.documents}, mine.tensors, c.options,
-                               {.executor = &serial_executor()});
+    Inputs in(c, c.dtype);
+    Results reference = new_results(c, c.length, DType::f32, in, c.length);
+    const std::vector<Index> documents = c.documents.empty() ? std::vector<Index>{0, c.length} : c.documents;
+    for (std::size_t d = 0; d + 1 < documents.size(); ++d)
+      attention(document_of(factors(tensors_of(in, reference)), {documents[d], documents[d + 1]}), c.options,
+                {.executor = &serial_executor()}, "reference");
+    MpiTransport alone(MPI_COMM_SELF);
+    Results one = run(alone, Layout::contiguous(c.length, 1), Scheme::gather);  // documents in one call, too
     Case whole = c;
     whole.dtype = DType::f32;
-    Results all = together(mine.results, whole, layout, transport.rank(), MPI_COMM_WORLD);
-    Errors out, lse;
-    out.add(all.out, of_one.out, reference.out), lse.add(all.lse, of_one.lse, reference.lse);
-    const bool fine = out.ratio() <= 1.05 && lse.many <= 1e-12 * lse.right && out.right > 0;
-    if (!fine)
-      std::printf("%s: out %.3f of one device's error, lse %.3g of %.3g\n", c.name.c_str(), out.ratio(), lse.many,
-                  lse.right);
-    right &= fine;
+    for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
+      const Layout layout = Layout::zigzag(c.length, transport.ranks());
+      Results mine = run(transport, layout, scheme);
+      Results all = together(mine, whole, layout, transport.rank(), MPI_COMM_WORLD);
+      Errors out, lse;
+      out.add(all.out, one.out, reference.out), lse.add(all.lse, one.lse, reference.lse);
+      const bool fine = out.ratio() <= 1.05 && lse.many <= 1e-12 * lse.right && out.right > 0;
+      if (!fine)
+        std::printf("%s, %s: out %.3f of one device's error, lse %.3g of %.3g\n", c.name.c_str(),
+                    name_of(scheme).data(), out.ratio(), lse.many, lse.right);
+      right &= fine;
+    }
   }
   return right;
 }

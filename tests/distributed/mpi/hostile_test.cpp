@@ -87,7 +87,8 @@ bool few_rows() {
                    .bias = sinks && length != 1};
       Results one = one_device(c, c.dtype, "");
       for (const auto& [name, layout] : layouts_of(length, transport.ranks(), {})) {
-        for (const Scheme scheme : {Scheme::gather, Scheme::ring}) {
+        for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
+          if (scheme == Scheme::ulysses && c.bias) continue;  // it has rows
           Mine mine(c, layout, transport.rank());
           for (Array* x : {&mine.results.dsinks, &mine.results.dbias}) {  // a rank without rows has zeros to write
             for (std::size_t i = 0; i < x->count(); ++i) x->set(i, NAN);
@@ -111,21 +112,28 @@ bool unseen_nan() {
   MpiTransport transport(MPI_COMM_WORLD);
   const Case c{.name = "nan", .options = {.band = {.causal = true, .left = 4}}};
   const Layout layout = Layout::contiguous(c.length, transport.ranks());
-  const auto run = [&](bool poisoned) {
+  const auto run = [&](Scheme scheme, bool poisoned) {
     Mine mine(c, layout, transport.rank());
     if (poisoned && transport.rank() == transport.ranks() - 1) {
       for (Array* x : {&mine.in.k, &mine.in.v}) {
         for (std::size_t i = 0; i < x->count(); ++i) x->set(i, std::numeric_limits<float>::quiet_NaN());
       }
     }
-    mine.run(transport, {layout}, c);
+    mine.run(transport, {.layout = layout, .scheme = scheme}, c);
     return std::move(mine.results);
   };
-  Results clean = run(false), poisoned = run(true);
   const int from_the_last = transport.ranks() - 1 - transport.rank();
-  if (from_the_last == 0) return std::isnan(poisoned.out.at(0));
-  if (from_the_last == 1) poisoned.dk = clean.dk, poisoned.dv = clean.dv;  // rows of the last rank see these keys
-  return near(poisoned, clean, "with NaN elsewhere");
+  bool right = true;
+  for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
+    Results clean = run(scheme, false), poisoned = run(scheme, true);
+    if (from_the_last == 0) {
+      right &= std::isnan(poisoned.out.at(0));
+      continue;
+    }
+    if (from_the_last == 1) poisoned.dk = clean.dk, poisoned.dv = clean.dv;  // rows of the last rank see these keys
+    right &= near(poisoned, clean, (std::string(name_of(scheme)) + " with NaN elsewhere").c_str());
+  }
+  return right;
 }
 
 bool differ() {
@@ -136,10 +144,10 @@ bool differ() {
   const std::string who = "rank " + std::to_string(last);
   const bool me = transport.rank() == last;
   bool right = true;
-  const auto expect = [&](const std::string& wanted, const auto& change) {
+  const auto expect = [&](const std::string& wanted, const auto& change, Scheme scheme = Scheme::gather) {
     Mine mine(c, layout, transport.rank());
     for (std::size_t i = 0; i < mine.results.out.count(); ++i) mine.results.out.set(i, 7);
-    ContextParallel how{layout};
+    ContextParallel how{.layout = layout, .scheme = scheme};
     Attention options = c.options;
     AttentionTensors tensors = without_gradients(mine.tensors);
     if (me) change(tensors, options, how);
@@ -169,6 +177,26 @@ bool differ() {
     how.scheme = Scheme::ring;
     how.reproducible = true;
   });
+  // Ranks compute the outputs of others.
+  const std::string dtypes = "dtypes of out, lse, dout, dlse, dq, dk and dv must be the same on all ranks (rank 0 has ",
+                    forward = "none, none, none, none, none";
+  expect(
+      dtypes + "fp32, fp32, " + forward + ", " + who + " has fp32, none, " + forward + ")",
+      [](auto& t, auto&, auto&) { t.lse = {}; }, Scheme::ulysses);
+  expect(
+      who + ": the scheme ulysses does not support a bias with rows; give [batch|1, heads|1, 1, length] (got [1, 1, " +
+          rows + ", " + std::to_string(c.length) + "])",
+      [&](auto& t, auto&, auto&) {
+        static const std::vector<float> bias(static_cast<std::size_t>(c.length * c.length));
+        t.bias = ConstTensor(bias.data(), DType::f32, {1, 1, layout.count(last), c.length});
+      },
+      Scheme::ulysses);
+  expect(who + ": head_groups must be 1 or more (got 0)", [](auto&, auto&, auto& how) { how.head_groups = 0; });
+  expect("scheme must be the same on all ranks (rank 0 has gather, " + who + " has gather of 2 head_groups)",
+         [](auto&, auto&, auto& how) { how.head_groups = 2; });
+  expect(
+      who + ": the scheme ulysses does not support head_groups (got 2)",
+      [](auto&, auto&, auto& how) { how.head_groups = 2; }, Scheme::ulysses);
   expect(who + ": context_parallel_attention does not support seqused_k", [](auto& t, auto&, auto&) {
     static const std::int32_t used = 3;
     t.seqused_k = ConstTensor(&used, DType::i32, {1});

@@ -24,6 +24,7 @@ namespace {
 
 using namespace onepass;
 using context_parallel::Layout;
+using context_parallel::Scheme;
 using Index = std::int64_t;
 
 void check(cudaError_t result, const char* call) {
@@ -172,9 +173,13 @@ bool work(ncclComm_t comm, int device, Index timed) {
                units = Layout::zigzag(kLength, transport.ranks(), 8);
   const std::vector<float> q = draw(kHeads * kLength * kDim, 1), k = draw(kHeadsKv * kLength * kDim, 2),
                            v = draw(kHeadsKv * kLength * kDim, 3), dout = draw(kHeads * kLength * kDim, 4);
-  for (const Kind& kind : {Kind{"causal", DType::bf16, {.band = {.causal = true}}, {zigzag}},
-                           Kind{"causal, reproducible", DType::bf16, {.band = {.causal = true}}, {units, {}, true}},
-                           Kind{"window, fp16", DType::f16, {.band = {.causal = true, .left = 300}}, {zigzag}}}) {
+  for (const Kind& kind :
+       {Kind{"causal", DType::bf16, {.band = {.causal = true}}, {zigzag}},
+        Kind{"causal, ring", DType::bf16, {.band = {.causal = true}}, {.layout = zigzag, .scheme = Scheme::ring}},
+        Kind{"causal, ulysses", DType::bf16, {.band = {.causal = true}}, {.layout = zigzag, .scheme = Scheme::ulysses}},
+        Kind{"causal, 4 groups", DType::bf16, {.band = {.causal = true}}, {.layout = zigzag, .head_groups = 4}},
+        Kind{"causal, reproducible", DType::bf16, {.band = {.causal = true}}, {units, {}, true}},
+        Kind{"window, fp16", DType::f16, {.band = {.causal = true, .left = 300}}, {zigzag}}}) {
     Call one(kLength, kind.dtype, device), mine(zigzag.count(transport.rank()), kind.dtype, device);
     one.q.set(q), one.k.set(k), one.v.set(v), one.dout.set(dout);
     const auto mine_of = [&](const std::vector<float>& whole, Index heads) {

@@ -15,6 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using context_parallel::Layout;
+using context_parallel::Scheme;
 using Index = std::int64_t;
 
 // work(transport) in a thread for each rank.
@@ -77,23 +78,28 @@ TEST(NcclTransport, AttentionIsThatOfOneDevice) {
   Call one(whole, 0);
   attention(one.forward, causal);
   attention_backward(one.backward, causal);
-  for (const int ranks : {1, 2, 3}) {
+  for (const auto& [ranks, scheme] : {std::pair{1, Scheme::gather},
+                                      {2, Scheme::gather},
+                                      {3, Scheme::gather},
+                                      {3, Scheme::ring},
+                                      {3, Scheme::ulysses}}) {
     on_ranks(ranks, [&](NcclTransport& transport) {
-      const Layout layout = Layout::zigzag(50, ranks);
+      const Layout layout = Layout::zigzag(50, transport.ranks());
+      const ContextParallel how{.layout = layout, .scheme = scheme};
       Call mine(layout, transport.rank());
-      context_parallel_attention(transport, {layout}, mine.forward, causal);
-      context_parallel_attention_backward(transport, {layout}, mine.backward, causal);
+      context_parallel_attention(transport, how, mine.forward, causal);
+      context_parallel_attention_backward(transport, how, mine.backward, causal);
       transport.wait(nullptr);
       std::size_t at = 0;
       for (Index h = 0; h < 4; ++h) {
         for (const auto& piece : layout.runs(transport.rank())) {
           for (Index i = piece.positions.begin * 8; i < piece.positions.end * 8; ++i, ++at) {
             const auto there = static_cast<std::size_t>(h * 50 * 8 + i);
-            EXPECT_NEAR(mine.out[at], one.out[there], 1e-5) << ranks;
-            EXPECT_NEAR(mine.dq[at], one.dq[there], 1e-5) << ranks;
+            EXPECT_NEAR(mine.out[at], one.out[there], 1e-5) << transport.ranks();
+            EXPECT_NEAR(mine.dq[at], one.dq[there], 1e-5) << transport.ranks();
             if (h >= 2) continue;  // heads of K and V
-            EXPECT_NEAR(mine.dk[at], one.dk[there], 1e-5) << ranks;
-            EXPECT_NEAR(mine.dv[at], one.dv[there], 1e-5) << ranks;
+            EXPECT_NEAR(mine.dk[at], one.dk[there], 1e-5) << transport.ranks();
+            EXPECT_NEAR(mine.dv[at], one.dv[there], 1e-5) << transport.ranks();
           }
         }
       }
