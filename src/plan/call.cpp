@@ -57,12 +57,11 @@ namespace plan {
 Plan planned(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation) {
   const CallKey key(op, tensors, options, workers, implementation);
   if (Plan known = plan_cache().find(key); known.state()) {  // the key has said all but this
-    if (const auto check = op->check_contents) check(problem_of(known), tensors);
+    if (op->check_contents) op->check_contents(problem_of(known), tensors);
     check_apart(op, tensors);
     return known;
   }
   Mods mods;
-  check_roles(op, tensors);
   const auto problem = std::make_shared<const Problem>(problem_of_call(op, tensors, options, &mods));
   check_apart(op, tensors);
   Plan made = plan_for({problem, std::make_shared<const Mods>(std::move(mods)), workers}, implementation);

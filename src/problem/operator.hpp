@@ -58,8 +58,8 @@ struct Operator {
   bool backward = false;                 // it computes gradients
   bool described = false;                // a line says the strides of all of them: those of others may be padded
   const Operator* kernels_of = nullptr;  // its kernels are those of this operator and its own; the dataflow chooses
-  // From the tensors and options of a call. Checks everything and throws Error with one sentence. Parsed expressions
-  // go into *mods, if it is given.
+  // From the options of a call and its tensors, between check_roles and check_outputs. Checks the rest and throws Error
+  // with one sentence. Parsed expressions go into *mods, if it is given.
   Problem (*problem_of)(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods);
   Mods (*validate)(const Problem& problem);
   // Throws Error if numbers in tensors on the CPU do not fit: lengths, pages. nullptr: it reads none.

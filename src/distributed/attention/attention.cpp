@@ -92,11 +92,8 @@ void check_scheme(const ContextParallel& how, const AttentionTensors& t, const A
 // A part would refuse such outputs in mid-call, where the other ranks wait.
 void check_outputs(const AttentionTensors& t, Pass pass) {
   const Op op = pass == Pass::forward ? kForward : kBackward;
-  const Tensors tensors = t;
-  for_each_role(op, tensors, [&](const RoleRow& row, const ConstTensor& tensor) {
-    if (writes(row, op) && tensor.given()) check_output(row.name, tensor);
-  });
-  check_apart(op, tensors);
+  check_outputs(op, Tensors(t));
+  check_apart(op, Tensors(t));
 }
 
 // The call without rows and keys, which throws what the parts would throw.

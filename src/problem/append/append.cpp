@@ -43,7 +43,6 @@ void check_together(const Tensors& t) {
 }
 
 Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, Mods*) {
-  check_roles(op, t);
   check_together(t);
   Problem p;
   p.op = op;
@@ -91,12 +90,7 @@ Problem append_problem_of(Op op, const Tensors& t, const CallOptions& options, M
   };
   p.k_descale = spans(t.k_descale);
   p.v_descale = spans(t.v_descale);
-  for (const auto& [role, use] : kUses) {
-    const ConstTensor tensor = tensor_of(t, row_of(role));
-    if (!tensor.given()) continue;
-    p.layout.*row_of(role).layout = layout_of(row_of(role), forms.of(row_of(role)), tensor);
-    p.alignment[static_cast<std::size_t>(role)] = alignment_of(tensor);
-  }
+  take_layout(p, t);
   validate(p);
   check_append_contents(p, t);
   return p;

@@ -94,7 +94,6 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   p.op = op;
   want(!a.log && !a.hadamard, ErrorCode::bad_value, p.op->call, " does not support ", a.log ? "log" : "hadamard", "; ",
        (a.log ? kSoftmax : kQuantize).call, " does");
-  check_roles(p.op, t);
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
   const bool paged = t.page_table.given();
@@ -174,11 +173,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     p.want_recomputed = t.recomputed.given();
     p.want_row_max = t.row_max.given();
   }
-  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
-    if (!tensor.given()) return;
-    p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
-    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
-  });
+  take_layout(p, t);
   p.fp8 = a.fp8;
   if (p.fp8 && !p.fp8->hadamard) p.fp8->seed = 0;
   p.v_in_k = !backward && !p.fp8 && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
@@ -224,7 +219,12 @@ constinit const Operator kForward{.word = "fwd",
               .check_contents = check_contents,
               .complete = complete_gradients};
 
-Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) { return op->problem_of(op, t, a, mods); }
+Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
+  check_roles(op, t);
+  Problem p = op->problem_of(op, t, a, mods);
+  check_outputs(op, t);
+  return p;
+}
 Problem problem_of_call(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   want(!is_attention(op) || !t.page_table.given() || t.seqused_k.given(), ErrorCode::bad_value,
        "page_table requires seqused_k, the number of valid keys of each sequence");

@@ -98,10 +98,7 @@ void RoleChecks::check_gradient(const RoleRow& row, const ConstTensor& t) const 
 }
 
 void RoleChecks::check(const RoleRow& row, const ConstTensor& t) {
-  check_tensor(row.name, t);
-  if (const Device on = tensor_of(all_, base_).device; t.device != on)
-    throw Error(ErrorCode::bad_device,
-                text(row.name, " must be on ", to_string(on), ", as ", base_.name, " (got ", to_string(t.device), ")"));
+  want(t.given(), ErrorCode::bad_shape, row.name, " must be given");
   check_dtype(row, t.dtype);
   if (row.gradient_of != row.role && row.forward == Use::none) check_gradient(row, t);
   const Form form = forms_.of(row);
@@ -122,7 +119,6 @@ void RoleChecks::check(const RoleRow& row, const ConstTensor& t) {
     throw Error(ErrorCode::bad_stride,
                 text("the last dimension of ", row.name, " must have stride 1 (got ", t.stride[t.rank - 1], ")"));
   }
-  if (writes(row, op_)) check_output(row.name, turned(row.name, t));
 }
 
 }  // namespace onepass

@@ -1,5 +1,5 @@
-// The tensors of a call one after the other, each by its row: device, dtype, rank, strides, and sizes that meet those
-// of the tensors before it.
+// The tensors of a call one after the other, each by its row: dtype, rank, strides, and sizes that meet those of the
+// tensors before it.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "problem/checks/tensor_checks.hpp"
 #include "base/text.hpp"
+#include "problem/callers_layout.hpp"
 #include "problem/roles.hpp"
 
 #include <bit>
@@ -8,6 +9,37 @@
 #include "onepass/error.hpp"
 
 namespace onepass {
+namespace {
+
+// From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
+// that slicing, permuting and reversing make of a tensor that does not overlap itself.
+void check_output(std::string_view name, const ConstTensor& t) {
+  if (t.elements() == 0) return;
+  const auto magnitude = [&](int i) {
+    const auto s = static_cast<std::uint64_t>(t.stride[i]);
+    return t.stride[i] < 0 ? 0 - s : s;
+  };
+  std::uint64_t span = 1;  // elements from the first to the last, over the dimensions so far
+  for (unsigned left = (1u << t.rank) - 1; left != 0;) {
+    int i = std::countr_zero(left);  // the smallest stride that is left
+    for (int d = i + 1; d < t.rank; ++d) {
+      if ((left >> d & 1u) && magnitude(d) < magnitude(i)) i = d;
+    }
+    left &= ~(1u << i);
+    if (t.shape[i] <= 1) continue;
+    if (magnitude(i) < span) {
+      throw Error(ErrorCode::bad_stride, text("an output must not overlap itself (", name, " has stride ", t.stride[i],
+                                              " in dimension ", i, " of ", shape_text(t), ")"));
+    }
+    std::uint64_t more = 0;
+    if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) ||
+        __builtin_add_overflow(span, more, &span)) {
+      span = UINT64_MAX;
+    }
+  }
+}
+
+}  // namespace
 
 void check_tensor(std::string_view name, const ConstTensor& t) {
   if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " must be given"));
@@ -44,39 +76,35 @@ void check_roles(Op op, const Tensors& t) {
   if (!parts && !t.outs.empty()) refuse("outs", &kMerge);
   if (!parts && !t.lses.empty()) refuse("lses", &kMerge);
   if (!mods && !t.mod_buffers.empty()) refuse("mod_buffers", &kForward);
+  const RoleRow& base = row_of(op->base);
+  const Device device = tensor_of(t, base).device;
+  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
+    if (!tensor.given()) return;
+    check_tensor(row.name, tensor);
+    want(tensor.device == device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{device}, ", as ",
+         base.name, " (got ", ShownDevice{tensor.device}, ")");
+  });
+}
+
+void check_outputs(Op op, const Tensors& t) {
+  for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
+    if (writes(row, op) && tensor.given()) check_output(row.name, turned(row.name, tensor));
+  });
+}
+
+void take_layout(Problem& p, const Tensors& t) {
+  const Forms forms = forms_of(p);
+  for_each_role(p.op, t, [&](const RoleRow& row, auto tensor) {
+    if (!tensor.given()) return;
+    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
+    if (p.op->any_rank) widen(tensor, rank_of(row.axes));
+    p.layout.*row.layout = layout_of(row, forms.of(row), tensor);
+  });
 }
 
 std::uint8_t alignment_of(const ConstTensor& t) {
   if (t.device.kind == DeviceKind::cpu || !t.given() || t.elements() == 0) return 16;
   return static_cast<std::uint8_t>(1u << std::min(4, std::countr_zero(reinterpret_cast<std::uintptr_t>(t.data))));
-}
-
-// From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
-// that slicing, permuting and reversing make of a tensor that does not overlap itself.
-void check_output(std::string_view name, const ConstTensor& t) {
-  if (t.elements() == 0) return;
-  const auto magnitude = [&](int i) {
-    const auto s = static_cast<std::uint64_t>(t.stride[i]);
-    return t.stride[i] < 0 ? 0 - s : s;
-  };
-  std::uint64_t span = 1;  // elements from the first to the last, over the dimensions so far
-  for (unsigned left = (1u << t.rank) - 1; left != 0;) {
-    int i = std::countr_zero(left);  // the smallest stride that is left
-    for (int d = i + 1; d < t.rank; ++d) {
-      if ((left >> d & 1u) && magnitude(d) < magnitude(i)) i = d;
-    }
-    left &= ~(1u << i);
-    if (t.shape[i] <= 1) continue;
-    if (magnitude(i) < span) {
-      throw Error(ErrorCode::bad_stride, text("an output must not overlap itself (", name, " has stride ", t.stride[i],
-                                              " in dimension ", i, " of ", shape_text(t), ")"));
-    }
-    std::uint64_t more = 0;
-    if (__builtin_mul_overflow(magnitude(i), static_cast<std::uint64_t>(t.shape[i] - 1), &more) ||
-        __builtin_add_overflow(span, more, &span)) {
-      span = UINT64_MAX;
-    }
-  }
 }
 
 }  // namespace onepass

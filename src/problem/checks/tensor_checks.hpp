@@ -1,4 +1,4 @@
-// Checks of every tensor of a call, before anything else of it is read.
+// The checks of every tensor of a call, before anything else of it is read, and how it lies.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -42,14 +42,18 @@ inline const char* or_fp32(DType like) { return like == DType::f32 ? "" : ", or 
 // Given, of a rank, dtype and device that exist, without negative sizes, with data if it has elements. Throws Error.
 void check_tensor(std::string_view name, const ConstTensor& t);
 
-// Throws Error if a tensor is given that the operator does not have, or is not given that it needs.
+// The tensors that the operator needs are given, and no others; each passes check_tensor and is on the device of the
+// operator's base. Throws Error.
 void check_roles(Op op, const Tensors& tensors);
+
+// The strides and alignments of checked tensors go into the problem, which says already if they are packed or paged.
+void take_layout(Problem& problem, const Tensors& tensors);
 
 // The alignment of an address: the largest power of two, up to 16, that divides it. On the CPU, whose kernels read any,
 // always 16.
 std::uint8_t alignment_of(const ConstTensor& t);
 
-// No two of its elements are one. Throws Error.
-void check_output(std::string_view name, const ConstTensor& t);
+// In no output two elements are one. Throws Error.
+void check_outputs(Op op, const Tensors& tensors);
 
 }  // namespace onepass

@@ -28,18 +28,12 @@ Problem gemm_problem_of(Op op, const Tensors& t, const CallOptions&, Mods*) {
   Problem p;
   p.op = op;
   p.column_bias = t.column_bias.given();
-  check_roles(p.op, t);
-  check_tensor("x", t.x);
-  check_tensor("w", t.w);
   for (const RoleRow& row : kRoleTable) {
     const ConstTensor tensor = tensor_of(t, row);
     if (!uses(p, row)) continue;
-    check_tensor(row.name, tensor);
     const int rank = rank_of(row.packed);
     want(tensor.rank == rank, ErrorCode::bad_shape, row.name, " must have shape ", form_text(row, Form::matrix),
          " (got ", ShownShape{tensor}, ")");
-    want(tensor.device == t.x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{t.x.device},
-         ", as x (got ", ShownDevice{tensor.device}, ")");
     check_dtype(row, tensor.dtype, t.x.dtype);
     if (row.role == Role::x) p.m = tensor.shape[0], p.k = tensor.shape[1], p.n = t.w.shape[0];
     for (int i = 0; i < rank; ++i) {
@@ -47,10 +41,8 @@ Problem gemm_problem_of(Op op, const Tensors& t, const CallOptions&, Mods*) {
       want(tensor.shape[i] == size, ErrorCode::bad_shape, "the ", what_of(row.packed[i]), " of ", row.name, " must be ",
            size, " (got shape ", ShownShape{tensor}, ")");
     }
-    if (writes(row, p.op)) check_output(row.name, tensor);
-    p.layout.*row.layout = layout_of(row, Form::matrix, tensor);
-    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
   }
+  take_layout(p, t);
   p.dtype = t.x.dtype;
   p.out_dtype = t.y.dtype;
   p.device = t.x.device;

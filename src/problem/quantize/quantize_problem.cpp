@@ -20,17 +20,8 @@ void check_shape(const RoleRow& row, const ConstTensor& t, const Dims& sizes, bo
 }
 
 void check(const Tensors& t) {
-  check_roles(kQuantize, t);
   ConstTensor x = t.x;
-  check_tensor("x", x);
   widen(x, kMaxRank);
-  for_each_role(kQuantize, t, [&](const RoleRow& row, const auto& tensor) {
-    if (!tensor.given()) return;
-    check_tensor(row.name, tensor);
-    want(tensor.device == x.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{x.device},
-         ", as x (got ", ShownDevice{tensor.device}, ")");
-    if (writes(row, kQuantize)) check_output(row.name, tensor);
-  });
   want(is_data(x.dtype), ErrorCode::bad_dtype, "x must be fp32, fp16 or bf16 (got ", name_of(x.dtype), ")");
   want(t.y.dtype == DType::f8e4m3, ErrorCode::bad_dtype, "y must be fp8_e4m3 (got ", name_of(t.y.dtype), ")");
   want(t.y.rank == t.x.rank && t.y.shape == t.x.shape, ErrorCode::bad_shape, "y must have shape ",
@@ -65,13 +56,7 @@ Problem quantize_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods*
   p.seed = a.seed;
   p.centered = t.mean.given();
   p.descale = {t.descale.shape[0] != 1, t.descale.shape[1] != 1, t.descale.shape[2] != 1};
-  for (const RoleRow& row : kRoleTable) {
-    if (!uses(p, row)) continue;
-    ConstTensor tensor = tensor_of(t, row);
-    widen(tensor, rank_of(row.axes));
-    p.layout.*row.layout = layout_of(row, Form::batched, tensor);
-    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
-  }
+  take_layout(p, t);
   validate(p);
   return p;
 }

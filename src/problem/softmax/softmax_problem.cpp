@@ -11,8 +11,6 @@ namespace onepass {
 namespace {
 
 // The tensor whose shape the others have.
-const RoleRow& first_role(Op op) { return row_of(!is_backward(op) ? Role::x : Role::y); }
-
 void check_dtype(const RoleRow& row, const ConstTensor& t, const Tensors& all, Op op) {
   const auto refuse = [&](const auto&... accepted) {
     throw Error(ErrorCode::bad_dtype, text(row.name, " must be ", accepted..., " (got ", name_of(t.dtype), ")"));
@@ -59,18 +57,12 @@ void check_shape(const RoleRow& row, const ConstTensor& t, const ConstTensor& fi
 }
 
 void check(const Tensors& t, Op op) {
-  const RoleRow& lead = first_role(op);
+  const RoleRow& lead = row_of(op->base);
   const ConstTensor first = tensor_of(t, lead);
-  check_roles(op, t);
-  check_tensor(lead.name, first);
   for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
     if (!must_be_given(row, op) && !tensor.given()) return;
-    check_tensor(row.name, tensor);
-    want(tensor.device == first.device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{first.device},
-         ", as ", lead.name, " (got ", ShownDevice{tensor.device}, ")");
     check_dtype(row, tensor, t, op);
     check_shape(row, tensor, first, lead.name);
-    if (writes(row, op)) check_output(row.name, tensor);
   });
   if (!is_backward(op)) {
     want(t.y.given() || t.lse.given(), ErrorCode::bad_value, "y or lse must be given");
@@ -79,21 +71,13 @@ void check(const Tensors& t, Op op) {
   }
 }
 
-Dims strides_of(const RoleRow& row, ConstTensor t) {
-  const int rank = rank_of(row.axes);
-  if (!t.given()) return {};
-  if (rank == 3 && t.rank == 1 && t.shape[0] == 1) t.stride[0] = 0;
-  widen(t, rank);
-  return layout_of(row, Form::batched, t);
-}
-
 // Tensors of one shape [.., n], of rank 1 to 4, and LSEs [..], [1] of a single row; what is missing in front has size
 // 1.
 Problem softmax_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods*) {
   Problem p;
   p.op = op;
   check(t, p.op);
-  ConstTensor first = tensor_of(t, first_role(p.op));
+  ConstTensor first = tensor_of(t, row_of(op->base));
   widen(first, kMaxRank);
   p.batch = first.shape[0];
   p.heads_q = first.shape[1];
@@ -113,12 +97,7 @@ Problem softmax_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods*)
     const auto spans = [&](int i) { return first.shape[i] != 1 && mask.shape[i] == first.shape[i]; };
     p.bool_mask = BroadcastDims{spans(0), spans(1), spans(2), spans(3)};
   }
-  for (const RoleRow& row : kRoleTable) {
-    if (!uses(p, row)) continue;
-    const ConstTensor tensor = tensor_of(t, row);
-    p.layout.*row.layout = strides_of(row, tensor);
-    p.alignment[static_cast<std::size_t>(row.role)] = alignment_of(tensor);
-  }
+  take_layout(p, t);
   validate(p);
   return p;
 }
