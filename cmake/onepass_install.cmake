@@ -31,7 +31,6 @@ install(FILES ${PROJECT_BINARY_DIR}/onepass-config.cmake ${PROJECT_BINARY_DIR}/o
 
 # A static library's dependencies are linked by whoever uses it; a shared one has found its own, and its users need not
 # have their packages.
-# By name and not by Requires, which would pass on Highway's own compile definitions.
 set(pc_libs "")
 if(NOT BUILD_SHARED_LIBS)
   list(TRANSFORM cxx_runtime PREPEND -l OUTPUT_VARIABLE pc_libs)
@@ -40,7 +39,6 @@ if(NOT BUILD_SHARED_LIBS)
   if(ONEPASS_TBB)
     string(PREPEND pc_libs "-ltbb ")
   endif()
-  string(PREPEND pc_libs "-lhwy ")
 endif()
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/onepass.pc.in onepass.pc @ONLY)

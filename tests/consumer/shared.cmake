@@ -5,7 +5,7 @@ if(NOT BUILD_SHARED_LIBS)
   set(library onepass_as_shared)
   add_library(${library} SHARED $<TARGET_OBJECTS:onepass_objects>)
   target_include_directories(${library} PUBLIC ${PROJECT_SOURCE_DIR}/include)
-  target_link_libraries(${library} PRIVATE hwy::hwy $<$<BOOL:${ONEPASS_TBB}>:TBB::tbb> Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(${library} PRIVATE $<$<BOOL:${ONEPASS_TBB}>:TBB::tbb> Threads::Threads ${CMAKE_DL_LIBS})
   onepass_exports(${library})
 endif()
 

@@ -196,6 +196,11 @@ TEST_P(Simd, TailsTouchOnlyTheirElements) {
   }
 }
 
+TEST(TargetsTest, AreThoseThatHighwayFinds) {
+  for (const Isa& isa : kIsas)
+    EXPECT_EQ(has_target(isa.target), (hwy::SupportedTargets() & isa.target) != 0) << isa.name;
+}
+
 TEST(FlushToZeroTest, RestoresTheMode) {
   volatile float tiny = 0x1p-130f;
   {

@@ -12,16 +12,12 @@
 #include <hwy/detect_targets.h>
 #include <hwy/targets.h>
 
-#include "base/make_once.hpp"
-
 namespace onepass::cpu {
 
-// Returns true if this CPU has a target. Asked once: Highway 1.0.3 executes CPUID at every call, which a virtual
-// machine traps (24 us measured, more than a small decode call takes).
-inline bool has_target(std::int64_t target) {
-  static constinit MakeOnce<const std::int64_t> present;
-  return (present.get(hwy::SupportedTargets) & target) != 0;
-}
+// Returns true if this CPU has a target. Asked once: CPUID traps in a virtual machine (24 us measured, more than a
+// small decode call takes). hwy::SupportedTargets() answers the same, but is all that programs would need Highway's
+// library for; the rest of Highway is headers.
+bool has_target(std::int64_t target);
 
 }  // namespace onepass::cpu
 
