@@ -175,13 +175,25 @@ def test_beside_the_package(order):
     assert script(HERE / "torch_library_beside.py", LIBRARY, order, quiet=not told) == ""
 
 
-def test_a_program_without_python_runs_an_exported_block(torch, tmp_path):
-    pytest.importorskip("transformers", reason="transformers is not installed")
+def build(source, program):
+    """The compiler's process."""
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
-    folder = pathlib.Path(torch.__file__).parent
-    command = [compiler, "-std=c++20", "-isystem", folder / "include", ROOT / "examples/torch_package.cpp"]
-    command += f"-L{folder}/lib -Wl,-rpath,{folder}/lib -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 -o".split()
-    building = subprocess.Popen([*command, tmp_path / "program"])
+    folder = pathlib.Path(TORCH.__file__).parent
+    command = [compiler, "-std=c++20", "-isystem", folder / "include", source, "-o", program]
+    command += f"-L{folder}/lib -Wl,-rpath,{folder}/lib -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10".split()
+    return subprocess.Popen(command)
+
+
+def test_a_program_catches_errors(tmp_path):
+    assert build(HERE / "torch_library_error.cpp", tmp_path / "program").wait() == 0
+    done = subprocess.run([tmp_path / "program", LIBRARY], capture_output=True, text=True)
+    right, sentence = done.stdout.splitlines()
+    assert right == "1" and sentence.startswith("the head dim of k must be 8, as in q") and done.returncode == 0
+
+
+def test_a_program_without_python_runs_an_exported_block(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    building = build(ROOT / "examples/torch_package.cpp", tmp_path / "program")
     subprocess.run([sys.executable, HERE / "torch_library_export.py", tmp_path], check=True)
     assert building.wait() == 0
 
