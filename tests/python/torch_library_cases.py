@@ -45,6 +45,8 @@ BOTH = {
     "bf16": lambda: (qkv(dtype=torch.bfloat16), dict(mask="causal_bottom_right")),
     "window": lambda: (qkv(), dict(mask="causal_top_left", window_left=5)),
     "offset": lambda: (qkv(), dict(mask="causal_offset", align_offset=3, scale=0.3, softcap=2.5)),
+    "aligned": lambda: (qkv(), dict(mask="aligned_top_left", window_left=4, window_right=3)),
+    "aligned offset": lambda: (qkv(), dict(mask="aligned_offset", align_offset=-2, window_right=6)),
     "bias": lambda: (qkv(), dict(bias=torch.randn(4, 19, 23, dtype=torch.bfloat16))),
     "mask": lambda: (qkv(), dict(bool_mask=torch.rand(1, 1, 19, 23) > 0.3)),
     "slopes": lambda: (qkv(), dict(alibi_slopes=torch.rand(4, dtype=torch.float64), sinks=torch.randn(4).half())),
