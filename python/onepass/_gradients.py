@@ -117,7 +117,7 @@ def _results(names: Sequence[str], given: dict[str, Any], call: dict[str, Any]) 
     """By name, what is written into. New packed ones begin as 0: tokens beyond the last sequence are not computed."""
     into, dtype = {} if given["into"] is None else given["into"], given["grad_dtype"]
     if not isinstance(into, Mapping):
-        raise TypeError(f"into is a {type(into).__name__}; a dict of arrays by the names in grads is accepted")
+        raise TypeError(f"into must be a dict of arrays by the names in grads (got {type(into).__name__})")
     if dtype not in (None, "float32"):
         raise ValueError(f"grad_dtype is {dtype!r}; None (q's dtype) and 'float32' are accepted")
     for name in into:

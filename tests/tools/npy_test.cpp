@@ -110,7 +110,7 @@ TEST(Npy, EveryDamageHasItsSentence) {
       {negative_length, "the .npy header of x claims 4294967295 bytes"},
       {good.substr(0, good.size() - 1), "x has 23 bytes of data, but its shape [2, 3] of fp32 needs 24"},
       {good + "!", "x has 25 bytes of data"},
-      {header(npy_literal(">f4", "2, 3")), "x is big-endian ('>f4'); little-endian is accepted"},
+      {header(npy_literal(">f4", "2, 3")), "x must be little-endian (got '>f4')"},
       {header(npy_literal("<f8", "1, 3")),
        "x has dtype '<f8'; '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' and '<i8' are accepted"},
       {header(npy_literal("|O", "3,")), "x has dtype '|O'"},

@@ -131,7 +131,7 @@ DType dtype_of(const std::string& file, const std::string& descr, std::optional<
                                            "', as ml_dtypes stores bfloat16; say --dtype bf16 to read it as that"));
   }
   if (descr.starts_with('>')) {
-    throw Error(ErrorCode::bad_dtype, text(file, " is big-endian ('", descr, "'); little-endian is accepted"));
+    throw Error(ErrorCode::bad_dtype, text(file, " must be little-endian (got '", descr, "')"));
   }
   const auto* row =
       std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrRow& r) { return r.descr == descr; });
