@@ -35,7 +35,7 @@ def inputs(length, heads=4, heads_kv=2, dtype="float32", batch=1):
     return q, k, v, dout, jnp.asarray(0.1 * rng.standard_normal((batch, heads, length)), "float32")
 
 
-def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=None, **o):
+def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=None, head_groups=1, **o):
     """By name out, lse and gradients in float64, and the sums of the sizes of the gradients' terms."""
     found = {}
     mask = "causal_top_left" if causal else "aligned_top_left"
@@ -90,6 +90,7 @@ def sharded(mesh, layout, scheme, tensors, o):
 
 
 def one_device(tensors, o):
+    o.pop("head_groups", None)
     side = {name: jnp.asarray(o.pop(name)) for name in SIDE if name in o}
     causal, window, documents = o.pop("causal", False), o.pop("window", (-1, -1)), o.pop("documents", None)
     words = {"mask": "causal_top_left" if causal else "aligned_top_left", "window": window, "return_lse": True, **o}
@@ -141,6 +142,20 @@ def cases(ranks):
         found[f"{scheme} bfloat16"] = zigzag, scheme, inputs(LENGTH, 8, 2, "bfloat16", 2), {"causal": True}
         found[f"{scheme} heads"] = zigzag, scheme, inputs(LENGTH, 4, 1), {"window": (13, 5)}
         found[f"{scheme} length"] = Layout.zigzag(2, ranks), scheme, inputs(2), {"causal": True}
+    found["gather head_groups"] = (
+        fours,
+        "gather",
+        inputs(LENGTH, 8, 4),
+        {
+            "causal": True,
+            "head_groups": 3,
+            "sinks": rng.standard_normal(8).astype("float32"),
+            "bias": bias[:, :1, :1],
+            "dropout_p": 0.3,
+            "seed": 7,
+            "score_mod": "score - 0.05 * (head + q_index - k_index)",
+        },
+    )
     found["auto"] = Layout.documents(DOCUMENTS, ranks), "auto", few, more
     return found
 
@@ -221,6 +236,27 @@ def transformed():
     return wrong
 
 
+def reproduced():
+    """Sentences about results that have other bits on some number of ranks."""
+    wrong = []
+    documents = {"causal": True, "documents": DOCUMENTS, "head_groups": 2}
+    for name, tensors, o in (
+        ("causal", inputs(LENGTH), {"causal": True, "scheme": "auto"}),
+        ("documents", inputs(LENGTH), documents),
+        ("bfloat16", inputs(LENGTH, 4, 2, "bfloat16", 2), {"window": (13, 5), "dropout_p": 0.3, "seed": 5}),
+    ):
+        scheme, found = o.pop("scheme", "gather"), {}
+        for ranks in (1, 2, 4):
+            layout = Layout.zigzag(LENGTH, ranks, units=8)
+            found[ranks] = sharded(mesh_of(ranks), layout, scheme, tensors, {**o, "reproducible": True})
+            differ = [key for key, x in found[1].items() if x.tobytes() != found[ranks][key].tobytes()]
+            wrong += [f"reproducible {name}: {key} has other bits on {ranks} ranks than on 1" for key in differ]
+        exact = textbook(*tensors, **o)["out"][0]
+        if not rms(found[4]["out"], exact) < (1e-6 if tensors[0].dtype == jnp.float32 else 1e-2):
+            wrong.append(f"reproducible {name} is wrong")
+    return wrong
+
+
 def biased(mesh, layout, q, k, v):
     """Sentences about gradients of biases that are sharded along the batch and the rows, or along neither."""
     wrong = []
@@ -259,5 +295,5 @@ def dropped(ranks):
 
 if __name__ == "__main__":
     counts, wrong = zip(*(compared(ranks) for ranks in (2, 3, 8)))
-    others = [*transformed(), *dropped(3)]
+    others = [*transformed(), *dropped(3), *reproduced()]
     print(json.dumps({"compared": sum(counts), "wrong": [*itertools.chain(*wrong), *others]}))

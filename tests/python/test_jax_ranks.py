@@ -52,7 +52,9 @@ def test_one_device_is_a_plain_call(rng):
         ({"layout": Layout.zigzag(9, 1)}, r"q must have 9 rows, 9 for each rank, as layout.shard gives \(got 8\)"),
         ({"dropout_p": 0.5}, r"seed must be an integer from 0 to 2\^64 - 1 \(got None\)"),
         ({"softcap": -1.0}, r"softcap must be 0 \(none\) or positive \(got -1\)"),
-        ({"reproducible": True}, r"onepass.jax.context_parallel_attention does not take 'reproducible'"),
+        ({"scheme": "ring", "reproducible": True}, r"reproducible=True needs scheme='gather' \(got 'ring'\)"),
+        ({"head_groups": 0}, r"head_groups must be a positive integer \(got 0\)"),
+        ({"groups": 2}, r"onepass.jax.context_parallel_attention does not take 'groups'"),
         (
             {"bias": np.zeros((1, 1, 8, 7))},
             r"bias must have shape \[1, 2, 8, 8\] or 1 in some dimensions \(got \[1, 1, 8, 7\]\)",

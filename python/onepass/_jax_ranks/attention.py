@@ -14,8 +14,9 @@ from onepass._flex.trace import texts
 from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
 
 from .call import SIDE, Call
+from .gather import Gather
 from .layout import Layout
-from .schemes import Gather, Ring, Ulysses
+from .schemes import Ring, Ulysses
 
 _SCHEMES = {"gather": Gather, "ring": Ring, "ulysses": Ulysses}
 
@@ -45,6 +46,8 @@ def context_parallel_attention(
     mask_mod: Any = None,
     mod_buffers: Any = None,
     deterministic: bool = False,
+    reproducible: bool = False,
+    head_groups: int = 1,
     return_lse: bool = False,
     threads: int | None = None,
     **unknown: Any,
@@ -66,6 +69,9 @@ def context_parallel_attention(
       alibi_slopes, sinks, mod_buffers: as ``onepass.jax.attention``, whole on all devices.
       dropout_p, seed: weights are dropped as one device drops them. The scheme ring needs cuts at multiples of 4.
       score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
+      reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``: of out,
+        lse and the gradients of q, k and v. It needs the scheme gather.
+      head_groups: the heads of K and V travel in this many groups in the scheme gather, which needs less memory.
       scale, softcap, deterministic, return_lse, threads: as ``onepass.jax.attention``.
 
     Returns:
@@ -93,10 +99,11 @@ def context_parallel_attention(
     words = {
         name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
     }
-    call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic), kind.documents)
+    call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic or reproducible), kind.documents)
     _check_scores(given, arrays)
-    chosen = _scheme(scheme, kind, arrays, mesh)
-    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, bool(return_lse), tuple(arrays))
+    chosen = "gather" if reproducible else _scheme(scheme, kind, arrays, mesh)
+    groups = int(head_groups) if chosen == "gather" else 1
+    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), tuple(arrays))
     out, lse = _attention(sharded, tuple(arrays.values()))
     return (out, lse) if return_lse else out
 
@@ -117,6 +124,10 @@ def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
             f"layout must be for {_size(mesh, given['axis'])} ranks, as the mesh's axis has (got {layout.ranks})"
         )
     check_scheme(given["scheme"])
+    if given["reproducible"] and given["scheme"] not in ("gather", "auto"):
+        raise ValueError(f"reproducible=True needs scheme='gather' (got {given['scheme']!r})")
+    if not isinstance(given["head_groups"], int) or given["head_groups"] < 1:
+        raise ValueError(f"head_groups must be a positive integer (got {given['head_groups']!r})")
     rows = layout.ranks * layout.rows
     for name, x in arrays.items():
         if x.ndim != 4:
@@ -174,11 +185,14 @@ class _Sharded:
     kind: Kind
     call: Call
     scheme: str
+    head_groups: int
     return_lse: bool
     names: tuple[str, ...]
 
     def _device(self) -> Any:
-        return _SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, self.kind.layout.rows)  # type: ignore
+        layout: Any = self.kind.layout
+        more = {"head_groups": self.head_groups} if self.scheme == "gather" else {}
+        return _SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, layout.rows, **more)
 
     def _over(self, f: Any, arrays: Any, results: Any) -> Any:
         """f on each device. arrays: (spec, array); results: specs."""

@@ -1,143 +1,16 @@
-"""The work of a device: exchanges along an axis of the mesh, and the calls of its rank between them.
+"""The schemes ring and ulysses."""
 
-A rank is traced, and its plan is not, so the calls of all ranks are branches of a switch.
-"""
-
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from onepass import _onepass
-from onepass._ranks.plan import Plan
 
-from .call import F32, SIDE, Call, Sums, rows_of
+from .call import F32, Sums, rows_of
+from .device import Device, side_sums, sum_of
 
 _plan = _onepass.context_parallel
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """The part that the schemes share. rows: of a shard, padding included."""
-
-    plan: Plan
-    call: Call
-    axis: str
-    rows: int
-
-    @property
-    def ranks(self) -> int:
-        return self.plan.layout.ranks
-
-    def by_rank(self, branch: Any, *given: Any) -> Any:
-        """branch(rank) of this device's rank, on the same arrays."""
-        return jax.lax.switch(jax.lax.axis_index(self.axis), [branch(r) for r in range(self.ranks)], *given)
-
-    def to_each(self, blocks: Any) -> Any:
-        """[ranks, ..]: block r goes to rank r, and block r of the result is rank r's."""
-        return jax.lax.all_to_all(blocks, self.axis, 0, 0)
-
-    def padded(self, x: Any) -> Any:
-        return _extended(x, self.rows, 0.0)
-
-    def padded_lse(self, x: Any) -> Any:
-        return _extended(x, self.rows, -jnp.inf)
-
-    def added(self, x: Any) -> Any:
-        """The sum of all ranks' arrays, in the order of ranks."""
-        return _sum(jax.lax.all_gather(x, self.axis))
-
-
-def _extended(x: Any, rows: int, value: float) -> Any:
-    pad = [(0, rows - n if i == 2 else 0) for i, n in enumerate(x.shape)]
-    return jnp.pad(x, pad, constant_values=value)
-
-
-def _sum(blocks: Any) -> Any:
-    total = blocks[0]
-    for block in blocks[1:]:
-        total = total + block
-    return total
-
-
-def _joined(found: Any, shape: Any, dtype: Any) -> Any:
-    """(out, lse) of calls that have each row once, in the order of rows."""
-    found = sorted(found, key=lambda x: x[0])
-    if not found:
-        return jnp.zeros((*shape[:2], 0, shape[3]), dtype), jnp.zeros((*shape[:2], 0), F32)
-    return tuple(jnp.concatenate([x[i] for x in found], 2) for i in (1, 2))
-
-
-def _side_sums(side: Any) -> Sums:
-    sums = Sums()
-    for name in SIDE:
-        if name in side:
-            sums.zeros(f"d{name}", side[name].shape)
-    return sums
-
-
-class Gather(Device):
-    """The keys of all ranks come, so each query meets all its keys in one call."""
-
-    def _everybody(self, x: Any) -> Any:
-        return jax.lax.all_gather(x, self.axis, axis=2, tiled=True)
-
-    def _moves(self, r: int) -> list[tuple[slice, slice]]:
-        """Rows of the gathered shards, and rows of the keys that rank r sees, in their order."""
-        found = []
-        for source in range(self.ranks):
-            for a, b in self.plan.moves(source, r):
-                found.append((slice(source * self.rows + a.start, source * self.rows + a.stop), b))
-        return sorted(found, key=lambda x: int(x[1].start))
-
-    def _seen(self, r: int, x: Any) -> Any:
-        blocks = [x[:, :, a] for a, _ in self._moves(r)]
-        return jnp.concatenate(blocks, 2) if blocks else x[:, :, :0]
-
-    def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
-        h = slice(0, q.shape[1])
-
-        def branch(r: int) -> Any:
-            def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                k, v, found = self._seen(r, k), self._seen(r, v), []
-                for part in self.plan.gather_parts(r):
-                    given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
-                    found.append((part.rows, *self.call.forward(part, side, h, given, q.dtype)))
-                out, lse = _joined(found, (*q.shape[:3], v.shape[3]), q.dtype)
-                return self.padded(out), self.padded_lse(lse)
-
-            return run
-
-        return self.by_rank(branch, side, q, self._everybody(k), self._everybody(v))
-
-    def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
-        h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
-
-        def branch(r: int) -> Any:
-            def run(side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
-                k, v, sums = self._seen(r, k), self._seen(r, v), _side_sums(side)
-                for name, x in (("dq", q), ("dk", k), ("dv", v)):
-                    sums.zeros(name, x.shape)
-                for part in self.plan.gather_parts(r):
-                    d, dl, q_part, o, s = rows_of(part.rows, dout, dlse, q, out, lse)
-                    g = self.call.backward(part, side, h, (d, dl, q_part, *rows_of(part.keys, k, v), o, s))
-                    for name, rows in (("dq", part.rows), ("dk", part.keys), ("dv", part.keys)):
-                        sums.add(name, g[name], (slice(None), slice(None), slice(*rows)))
-                    sums.side(g, part, h)
-                dkv = jnp.concatenate([sums.by_name.pop("dk"), sums.by_name.pop("dv")], 3)
-                home = jnp.zeros((*k.shape[:2], self.ranks * self.rows, sum(dims)), F32)
-                for a, b in self._moves(r):
-                    home = home.at[:, :, a].set(dkv[:, :, b])
-                return sums.by_name, home
-
-            return run
-
-        given = side, dout, dlse, q, self._everybody(k), self._everybody(v), out, lse
-        sums, home = self.by_rank(branch, *given)
-        blocks = home.reshape(*home.shape[:2], self.ranks, self.rows, home.shape[3]).transpose(2, 0, 1, 3, 4)
-        dkv = _sum(self.to_each(blocks))
-        return sums, dkv[..., : dims[0]], dkv[..., dims[0] :]
 
 
 class Ring(Device):
@@ -178,7 +51,7 @@ class Ring(Device):
     def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
         total: Any = None
-        sums: Any = _side_sums(side)
+        sums: Any = side_sums(side)
         sums.zeros("dq", q.shape)
         sums = sums.by_name
         for step, k_step, v_step in self._steps(k, v):
@@ -274,7 +147,7 @@ class Ulysses(Device):
 
         def branch(r: int) -> Any:
             def run(side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
-                sums, all_rows = _side_sums(side), slice(None)
+                sums, all_rows = side_sums(side), slice(None)
                 for name, x in (("dq", q), ("dk", k), ("dv", v)):
                     sums.zeros(name, x.shape)
                 for h, kv, of in self._calls(r, heads, heads_kv):
@@ -306,5 +179,5 @@ def merged(states: Any) -> Any:
     weights = jnp.exp(lses - jnp.where(jnp.isneginf(top), 0, top))
     total = weights.sum(0)
     some = jnp.where(total == 0, 1, total)
-    out = _sum([jnp.where(w[..., None] == 0, 0, x * (w / some)[..., None]) for (x, _), w in zip(states, weights)])
+    out = sum_of([jnp.where(w[..., None] == 0, 0, x * (w / some)[..., None]) for (x, _), w in zip(states, weights)])
     return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))

@@ -110,6 +110,24 @@ def sum_of(count: int, given: list[Node]) -> Sum:
     return Sum(by_slot, nodes, slots)
 
 
+def add_up(slots: list[Any], additions: Any) -> None:
+    """The additions of a Sum that are due; None is zero, and what is added to may change in place."""
+    for to, source in additions:
+        a, b = slots[to], slots[source]
+        slots[source] = None
+        if a is None or b is None:
+            slots[to] = b if a is None else a
+        else:
+            slots[to] += b
+
+
+def head_groups(heads: int, heads_kv: int, groups: int) -> list[tuple[slice, slice]]:
+    """Slices of query heads and of the K/V heads that they read: at most this many groups."""
+    group, n = heads // max(1, heads_kv), max(1, min(groups, heads_kv))
+    cuts = [heads_kv * i // n for i in range(n + 1)]
+    return [(slice(a * group, b * group), slice(a, b)) for a, b in zip(cuts, cuts[1:])]
+
+
 class Plan:
     def __init__(self, kind: Kind) -> None:
         self.kind, self.layout = kind, cast(Any, kind.layout)  # with the methods of its framework
@@ -156,6 +174,15 @@ class Plan:
     def units(self, rank: int) -> Any:
         """(unit's rows, leaf) in ascending order."""
         return [(rows, leaf) for (_, rows), leaf in zip(self.layout.plan.units(rank), self.layout.plan.leaves(rank))]
+
+    @_kept
+    def unit_parts(self, rank: int) -> Any:
+        """The calls of each unit, which has its rows."""
+        parts = self.gather_parts(rank)
+        return [
+            [p for p in parts if begin <= p.rows[0] and p.rows[1] <= end and p.rows[0] < end]
+            for (begin, end), _ in self.units(rank)
+        ]
 
     @property
     def leaves(self) -> int:

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from onepass._ranks.plan import Plan
+from onepass._ranks.plan import Plan, add_up, head_groups
 
-from .call import F32, Call, Scheme, Side, group_of, heads_of, out_dtype, rows_of
+from .call import F32, Call, Scheme, Side, heads_of, out_dtype, rows_of
 from .ranks import Ranks
 
 
@@ -16,13 +16,6 @@ class Gather(Scheme):
     def __init__(self, ranks: Ranks, plan: Plan, call: Call, head_groups: int) -> None:
         self.ranks, self.plan, self.call, self.head_groups, self.me = ranks, plan, call, head_groups, ranks.me
         self.groups = (ranks,)
-
-    def _groups(self, q: Any, k: Any) -> list[tuple[slice, slice]]:
-        """Slices of query heads and of K/V heads."""
-        heads_kv, group = k.shape[1], group_of(q, k)
-        n = max(1, min(self.head_groups, heads_kv))
-        cuts = [heads_kv * i // n for i in range(n + 1)]
-        return [(slice(a * group, b * group), slice(a, b)) for a, b in zip(cuts, cuts[1:])]
 
     def _send(self, k: Any, v: Any) -> Any:
         """K and V of some heads on their way; a function that waits and puts them in order."""
@@ -54,7 +47,7 @@ class Gather(Scheme):
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
         out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
-        groups = self._groups(q, k)
+        groups = head_groups(q.shape[1], k.shape[1], self.head_groups)
         for (h, _), (k_all, v_all) in zip(groups, self._coming(k, v, groups)):
             for part in self.plan.gather_parts(self.me):
                 q_part, into = rows_of(part.rows, q[:, h], out[:, h])
@@ -81,14 +74,12 @@ class Gather(Scheme):
 
     def _sums(self, side: Side, h: slice, given: Any, keys: Any, dq: Any) -> list[Any]:
         """Sums that go home, one tensor for each of the plan's nodes; None is zero."""
-        parts = self.plan.gather_parts(self.me)
         if not self.plan.kind.by_unit:
-            return [self._leaf(parts, side, h, given, keys, dq)]
+            return [self._leaf(self.plan.gather_parts(self.me), side, h, given, keys, dq)]
         order, slots = self.plan.of_units(self.me), []
-        for i, ((begin, end), _) in enumerate(self.plan.units(self.me)):
-            mine = [p for p in parts if begin <= p.rows[0] and p.rows[1] <= end and p.rows[0] < end]
-            slots.append(self._leaf(mine, side, h, given, keys, dq))
-            _add(slots, order.additions.get(i, ()))
+        for i, parts in enumerate(self.plan.unit_parts(self.me)):
+            slots.append(self._leaf(parts, side, h, given, keys, dq))
+            add_up(slots, order.additions.get(i, ()))
         return [slots[i] for i in order.slots]
 
     def _go_home(self, sums: list[Any], shape: Any) -> Any:
@@ -119,7 +110,7 @@ class Gather(Scheme):
                     for a, _ in plan.moves(me, r, node):
                         x[:, :, a] = next(left)
                     slots.append(x)
-                    _add(slots, plan.home().additions.get(len(slots) - 1, ()))
+                    add_up(slots, plan.home().additions.get(len(slots) - 1, ()))
             (slot,) = plan.home().slots
             return slots[slot].add_(0.0)  # -0 becomes 0, so that absent terms and terms of 0 have the same bits
 
@@ -131,7 +122,7 @@ class Gather(Scheme):
         """dtype: of the gradients, q's by default."""
         self.device, under_way = q.device, []
         dq, dk, dv = (torch.empty_like(x, dtype=t) for x, t in ((q, F32), (k, dtype), (v, dtype)))
-        dims, groups = [k.shape[3], v.shape[3]], self._groups(q, k)
+        dims, groups = [k.shape[3], v.shape[3]], head_groups(q.shape[1], k.shape[1], self.head_groups)
         for (h, kv), keys in zip(groups, self._coming(k, v, groups)):
             sums = self._sums(side, h, heads_of(h, dout, dlse, q, out, lse), keys, dq[:, h])
             shape = (k.shape[0], kv.stop - kv.start, k.shape[2], sum(dims))
@@ -143,9 +134,3 @@ class Gather(Scheme):
 
 def _len(s: slice) -> int:
     return int(s.stop - s.start)
-
-
-def _add(slots: list[Any], additions: Any) -> None:
-    for to, source in additions:
-        a, b = slots[to], slots[source]
-        slots[to], slots[source] = b if a is None else a if b is None else a.add_(b), None

@@ -1,0 +1,126 @@
+"""The keys of all ranks come, so each query meets all its keys in one call."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from onepass._ranks.plan import add_up, head_groups
+
+from .call import F32, Sums, rows_of
+from .device import Device, joined, side_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather(Device):
+    """head_groups: K, V and their gradients travel in groups of heads, one after the other."""
+
+    head_groups: int = 1
+
+    def _groups(self, q: Any, k: Any, v: Any) -> Any:
+        """(query heads, K, V, done) of each group; done(results) of a group lets the next one begin."""
+        groups = head_groups(q.shape[1], k.shape[1], self.head_groups)
+        for h, kv in groups:
+
+            def done(results: Any) -> Any:
+                nonlocal k, v
+                (k, v), results = jax.lax.optimization_barrier(((k, v), results))
+                return results
+
+            yield h, k[:, kv], v[:, kv], done if len(groups) > 1 else lambda results: results
+
+    def _everybody(self, x: Any) -> Any:
+        return jax.lax.all_gather(x, self.axis, axis=2, tiled=True)
+
+    def _moves(self, r: int, node: Any = None) -> list[tuple[slice, slice]]:
+        """Rows of the gathered shards, and rows of the keys that rank r sees, in their order."""
+        found = []
+        for source in range(self.ranks):
+            for a, b in self.plan.moves(source, r, node):
+                found.append((slice(source * self.rows + a.start, source * self.rows + a.stop), b))
+        return sorted(found, key=lambda x: int(x[1].start))
+
+    def _seen(self, r: int, x: Any) -> Any:
+        blocks = [x[:, :, a] for a, _ in self._moves(r)]
+        return jnp.concatenate(blocks, 2) if blocks else x[:, :, :0]
+
+    def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
+        found = [done(self._forward(side, h, q[:, h], *keys)) for h, *keys, done in self._groups(q, k, v)]
+        return tuple(jnp.concatenate(x, 1) for x in zip(*found))
+
+    def _forward(self, side: Any, h: slice, q: Any, k: Any, v: Any) -> Any:
+        def branch(r: int) -> Any:
+            def run(side: Any, q: Any, k: Any, v: Any) -> Any:
+                k, v, found = self._seen(r, k), self._seen(r, v), []
+                for part in self.plan.gather_parts(r):
+                    given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
+                    found.append((part.rows, *self.call.forward(part, side, h, given, q.dtype)))
+                out, lse = joined(found, (*q.shape[:3], v.shape[3]), q.dtype)
+                return self.padded(out), self.padded_lse(lse)
+
+            return run
+
+        return self.by_rank(branch, side, q, self._everybody(k), self._everybody(v))
+
+    def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
+        dq, dkv, total = [], [], side_sums(side).by_name
+        for h, k_group, v_group, done in self._groups(q, k, v):
+            given = [None if x is None else x[:, h] for x in (dout, dlse, q, out, lse)]
+            sums, home = done(self._backward(side, h, given, k_group, v_group))
+            dq.append(sums.pop("dq"))
+            dkv.append(home)
+            total = {name: total[name] + x for name, x in sums.items()}
+        dk, dv = jnp.split(jnp.concatenate(dkv, 1), [k.shape[3]], 3)
+        return {"dq": jnp.concatenate(dq, 1), **total}, dk, dv
+
+    def _backward(self, side: Any, h: slice, given: Any, k: Any, v: Any) -> Any:
+        """(sums by name, gradients of this rank's K and V side by side)"""
+        most = max(len(self.plan.nodes(r)) for r in range(self.ranks))
+
+        def branch(r: int) -> Any:
+            def run(side: Any, given: Any, k: Any, v: Any) -> Any:
+                keys, sums = (self._seen(r, k), self._seen(r, v)), side_sums(side)
+                sums.zeros("dq", given[2].shape)
+                home = jnp.zeros((most, *k.shape[:3], k.shape[3] + v.shape[3]), F32)
+                for i, (node, dkv) in enumerate(zip(self.plan.nodes(r), self._sums(r, side, h, given, keys, sums))):
+                    for a, b in self._moves(r, node) if dkv is not None else ():
+                        home = home.at[i, :, :, a].set(dkv[:, :, b])
+                return sums.by_name, home
+
+            return run
+
+        sums, home = self.by_rank(branch, side, given, self._everybody(k), self._everybody(v))
+        blocks = home.reshape(*home.shape[:3], self.ranks, self.rows, home.shape[4]).transpose(3, 0, 1, 2, 4, 5)
+        found, slots, order = self.to_each(blocks), [], self.plan.home()
+        for r in range(self.ranks):
+            for i in range(len(self.plan.nodes(r))):
+                slots.append(found[r, i])
+                add_up(slots, order.additions.get(len(slots) - 1, ()))
+        (slot,) = order.slots
+        return sums, slots[slot] + 0.0  # -0 becomes 0, so that absent terms and terms of 0 have the same bits
+
+    def _sums(self, r: int, side: Any, h: slice, given: Any, keys: Any, sums: Sums) -> list[Any]:
+        """An array to go home for each of the plan's nodes; None is zero."""
+        if not self.plan.kind.by_unit:
+            return [self._leaf(self.plan.gather_parts(r), side, h, given, keys, sums)]
+        order, slots = self.plan.of_units(r), []
+        for i, parts in enumerate(self.plan.unit_parts(r)):
+            slots.append(self._leaf(parts, side, h, given, keys, sums))
+            add_up(slots, order.additions.get(i, ()))
+        return [slots[i] for i in order.slots]
+
+    def _leaf(self, parts: Any, side: Any, h: slice, given: Any, keys: Any, sums: Sums) -> Any:
+        """The gradients of gathered K and V, side by side, by the queries of some calls. Others are added to sums."""
+        if not parts:
+            return None
+        total, whole = Sums(), (slice(None), slice(None))
+        for name, x in zip(("dk", "dv"), keys):
+            total.zeros(name, x.shape)
+        for part in parts:
+            dout, dlse, q, out, lse = rows_of(part.rows, *given)
+            g = self.call.backward(part, side, h, (dout, dlse, q, *rows_of(part.keys, *keys), out, lse))
+            for to, name, rows in ((sums, "dq", part.rows), (total, "dk", part.keys), (total, "dv", part.keys)):
+                to.add(name, g[name], (*whole, slice(*rows)))
+            sums.side(g, part, h)
+        return jnp.concatenate([total.by_name["dk"], total.by_name["dv"]], 3)
