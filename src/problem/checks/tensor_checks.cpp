@@ -9,8 +9,6 @@
 #include "onepass/error.hpp"
 
 namespace onepass {
-namespace {
-
 // From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
 // that slicing, permuting and reversing make of a tensor that does not overlap itself.
 void check_output(std::string_view name, const ConstTensor& t) {
@@ -38,8 +36,6 @@ void check_output(std::string_view name, const ConstTensor& t) {
     }
   }
 }
-
-}  // namespace
 
 void check_tensor(std::string_view name, const ConstTensor& t) {
   if (!t.given()) throw Error(ErrorCode::bad_shape, text(name, " must be given"));

@@ -53,7 +53,9 @@ void take_layout(Problem& problem, const Tensors& tensors);
 // always 16.
 std::uint8_t alignment_of(const ConstTensor& t);
 
-// In no output two elements are one. Throws Error.
+// No two of its elements are one. Throws Error.
+void check_output(std::string_view name, const ConstTensor& t);
+// The same of all outputs of a call.
 void check_outputs(Op op, const Tensors& tensors);
 
 }  // namespace onepass
