@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax_call, _options, _unknown
+from . import _jax_call, _jax_run, _options, _unknown
 
 _CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
@@ -96,7 +96,7 @@ def append_kv(
         "threads": np.int64(threads),
     }
     none = "onepass.jax.append_kv does not support gradients; pass its arrays through jax.lax.stop_gradient"
-    made = _jax_call.undifferentiable(lambda *x: call(*x, **attributes), none)(*caches, *arrays.values())
+    made = _jax_run.undifferentiable(lambda *x: call(*x, **attributes), none)(*caches, *arrays.values())
     if q is not None and cu_seqlens_q is not None:  # tokens behind the last sequence are not computed
         inside = jnp.arange(arrays["q"].shape[0]) < arrays["cu_seqlens_q"][-1]
         made[2] = jnp.where(inside[:, None, None], made[2], 0)

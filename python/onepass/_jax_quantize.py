@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _arrays, _jax_call, _options, _quantize
+from . import _arrays, _jax_run, _options, _quantize
 from ._quantized import Quantized
 
 
@@ -55,9 +55,9 @@ def quantize(
         "results": " ".join(results),
         "tokens_first": np.bool_(tokens_first),
         "hadamard": np.bool_(hadamard),
-        "seed": _jax_call.bits(_options.seed_of(seed)),
+        "seed": _jax_run.bits(_options.seed_of(seed)),
         "threads": np.int64(threads),
     }
     once = "onepass.jax.quantize does not support gradients"
-    y, *factors_and_mean = _jax_call.undifferentiable(lambda x: call(x, **attributes), once)(x.reshape(shape))
+    y, *factors_and_mean = _jax_run.undifferentiable(lambda x: call(x, **attributes), once)(x.reshape(shape))
     return Quantized(y.reshape(x.shape), *factors_and_mean, hadamard=hadamard, seed=seed)

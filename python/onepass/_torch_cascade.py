@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from . import _cascade
+from ._torch_attention import attention
+from ._torch_merge import merge
 
 
 def cascade(
@@ -15,8 +17,6 @@ def cascade(
 
     Args, Returns, Raises: as ``onepass.cascade``.
     """
-    from .torch import attention, merge
-
     parts = _cascade.parts_of(q, levels, sinks, options)
     out, lse = merge(
         *zip(*(attention(q, k, v, out_dtype=torch.float32, return_lse=True, **own) for k, v, own in parts))

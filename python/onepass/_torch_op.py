@@ -58,6 +58,12 @@ def joined(names: Sequence[str]) -> Any:
     return ",".join(names)
 
 
+def signed(seed: Any) -> int:
+    """A seed from 0 to 2^64 - 1 as the int64 of a schema."""
+    seed = _options.seed_of(seed)
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
 # ------------------------------------------------------------------------------------------------- the kernels
 def _readable(x: Any) -> Any:
     """`x` as onepass reads it: the last dimension's stride is 1. (A gradient of a sum is one number, repeated.)"""

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from onepass import _jax_call
+from onepass import _jax_call, _jax_run
 from onepass._ranks.call import Options
 
 F32 = jnp.float32
@@ -65,8 +65,8 @@ class Call:
         upstream = {name: x for name, x in upstream.items() if x is not None}
         wanted = {f"d{name}": (of[name].shape, F32) for name in ("q", "k", "v", *SIDE) if name in of}
         names, values = (*names, *upstream), (*arrays, *upstream.values())
-        job = _jax_call._Job("onepass_attention_backward", names, tuple(wanted), tuple(wanted.values()), options)
-        found = dict(zip(wanted, _jax_call._run(job, *values)))
+        job = _jax_run.Job("onepass_attention_backward", names, tuple(wanted), tuple(wanted.values()), options)
+        found = dict(zip(wanted, _jax_run.run(job, *values)))
         if part.cu_rows:
             found |= {name: found[name].swapaxes(0, 1)[None] for name in ("dq", "dk", "dv")}
         return found

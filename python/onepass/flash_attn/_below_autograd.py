@@ -58,17 +58,8 @@ def _flash_attn_backward(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes, rng_state
     )
     dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
-    onepass.attention_backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        our_lse(softmax_lse),
-        **words,
-        deterministic=deterministic,
-        into={"dq": dq.transpose(1, 2), "dk": dk.transpose(1, 2), "dv": dv.transpose(1, 2)},
-    )
+    lse, into = our_lse(softmax_lse), {"dq": dq.transpose(1, 2), "dk": dk.transpose(1, 2), "dv": dv.transpose(1, 2)}
+    onepass.attention_backward(dout, q, k, v, out, lse, **words, deterministic=deterministic, into=into)
 
 
 @torch.no_grad()
@@ -141,18 +132,7 @@ def _flash_attn_varlen_backward(
     words, _ = seeded(
         dropout_p, softmax_scale, causal, (window_size_left, window_size_right), softcap, alibi_slopes, rng_state
     )
-    onepass.attention_backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        our_lse(softmax_lse),
-        **words,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=bound(max_seqlen_q),
-        max_seqlen_k=bound(max_seqlen_k),
-        deterministic=deterministic,
-        into={"dq": dq, "dk": dk, "dv": dv},
-    )
+    words |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "deterministic": deterministic}
+    words |= {"max_seqlen_q": bound(max_seqlen_q), "max_seqlen_k": bound(max_seqlen_k)}
+    into = {"dq": dq, "dk": dk, "dv": dv}
+    onepass.attention_backward(dout, q, k, v, out, our_lse(softmax_lse), **words, into=into)

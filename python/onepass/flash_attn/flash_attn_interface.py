@@ -63,17 +63,7 @@ def flash_attn_qkvpacked_func(
     """flash_attn_func of ``[batch, seq, 3, heads, dim]``, read in place."""
     q, k, v = _slots("qkv", qkv, 2, 3, "[batch, seq, 3, heads, dim]")
     return flash_attn_func(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
 
 
@@ -92,17 +82,7 @@ def flash_attn_kvpacked_func(
     """flash_attn_func of q and kv ``[batch, seq, 2, heads, dim]``, read in place."""
     k, v = _slots("kv", kv, 2, 2, "[batch, seq, 2, heads, dim]")
     return flash_attn_func(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
 
 
@@ -155,23 +135,9 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of ``[total, 3, heads, dim]``, read in place."""
     q, k, v = _slots("qkv", qkv, 1, 3, "[total, 3, heads, dim]")
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    places = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
+    rest = softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, *places, dropout_p, softmax_scale, causal, window_size, *rest)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -192,23 +158,9 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of q and kv ``[total, 2, heads, dim]``, read in place."""
     k, v = _slots("kv", kv, 1, 2, "[total, 2, heads, dim]")
-    return flash_attn_varlen_func(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    places = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    rest = softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, *places, dropout_p, softmax_scale, causal, window_size, *rest)
 
 
 @torch.no_grad()

@@ -1,0 +1,35 @@
+"""onepass.torch.merge."""
+
+from typing import Any
+
+import torch
+
+import onepass
+
+from . import _options, _torch_autograd
+
+
+def merge(outs: Any, lses: Any) -> tuple[Any, Any]:
+    """``onepass.merge`` with gradients by outs and lses, also in torch.compile and torch.func.
+
+    Where none of that is at work it is ``onepass.merge``, one kernel on CUDA; else PyTorch's own operations.
+
+    Args, Returns, Raises: as ``onepass.merge``.
+    """
+    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
+    tensors = (*outs, *lses)
+    records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
+    if not records and _torch_autograd.undispatched(tensors):
+        return onepass.merge(outs, lses)
+    packed = _options.packed_parts(outs, lses)
+    rows = torch.stack([x.movedim(0, -1) if packed else x for x in lses]).float()
+    top = rows.detach().amax(0)
+    top = top.masked_fill(top == -torch.inf, 0)
+    weights = (rows - top).exp()
+    total = weights.sum(0)
+    some = total != 0
+    total = total.masked_fill(~some, 1)
+    read = [x.float().masked_fill((s == -torch.inf)[..., None], 0) for x, s in zip(outs, rows)]
+    lse = (top + total.log()).masked_fill(~some, -torch.inf)
+    out = sum(x * w[..., None] for x, w in zip(read, weights)) / total[..., None]
+    return out, lse.movedim(0, -1) if packed else lse
