@@ -77,6 +77,9 @@ enum class Use : std::uint8_t { none, needs, takes, writes, may_write };
 struct RoleRow {
   Role role;
   const char* name;
+  Dims Layout::* layout;
+  ConstTensor Tensors::* input = nullptr;  // one of the two
+  Tensor Tensors::* output = nullptr;      // of some operator; another may read it
   const char* help;
   Types types;
   Axes axes, packed{};  // packed: where cu_seqlens is given, or of a flat GEMM; left out: as axes
@@ -85,9 +88,6 @@ struct RoleRow {
   Role gradient_of = Role{kRoles};  // the tensor whose shape it has; left out: itself
   Role dtype_of = Role{kRoles};     // a tensor before it whose dtype it has; left out: itself
   Role in_place_of = Role{kRoles};  // an input that this output may be; left out: none
-  Dims Layout::* layout;
-  ConstTensor Tensors::* input = nullptr;  // one of the two
-  Tensor Tensors::* output = nullptr;      // of some operator; another may read it
   // What attention and its backward do with it. Other operators list their tensors in their own folder.
   Use forward = Use::none, backward = Use::none;
   const onepass_tensor* onepass_options::* c = nullptr;  // where a C call of attention has it, but for q, k, v and out
@@ -96,6 +96,10 @@ struct RoleRow {
   const char* word = nullptr;
   bool Problem::* flag = nullptr;  // in place of `given`: the word alone sets it
 };
+
+// The first fields of a tensor that has one name everywhere.
+#define ONEPASS_INPUT(of) .role = Role::of, .name = #of, .layout = &Layout::of, .input = &Tensors::of
+#define ONEPASS_OUTPUT(of) .role = Role::of, .name = #of, .layout = &Layout::of, .output = &Tensors::of
 
 namespace axes {
 using enum Axis;

@@ -23,11 +23,11 @@ using OptionMember =
 
 struct OptionRow {
   const char* name;  // of the keyword in Python and PyTorch, and of JAX's attribute
-  const char* word;  // of problem lines, and of --word on the command line; nullptr: they have none
-  const char* help;  // on the command line
   OptionMember member;
   void (*from_c)(const onepass_options&, Attention&);  // nullptr: several fields, which c_convert.cpp joins
-  bool forward = true, backward = true;                // whether attention takes it, and attention_backward
+  const char* word = nullptr;            // of problem lines, and of --word on the command line; nullptr: they have none
+  const char* help = "";                 // on the command line
+  bool forward = true, backward = true;  // whether attention takes it, and attention_backward
 };
 
 // has: the C field that says whether `from` is set.
@@ -47,90 +47,48 @@ void option_from_c(const onepass_options& o, Attention& a) {
   }
 }
 
+// The first fields of an option that C calls the same.
+#define ONEPASS_OPTION(of) \
+  .name = #of, .member = &Attention::of, .from_c = option_from_c<&Attention::of, &onepass_options::of>
+
 inline constexpr auto kAttentionOptions = [] {
   using A = Attention;
   using C = onepass_options;
   return std::to_array<OptionRow>({
       {.name = "accumulation",
-       .word = "accumulation",
-       .help = "Accumulation of products of fp8_e4m3 q, k and v: exact (default) or fast",
        .member = &A::accumulation,
        .from_c = option_from_c<&A::accumulation, &C::fast_accumulation>,
+       .word = "accumulation",
+       .help = "Accumulation of products of fp8_e4m3 q, k and v: exact (default) or fast",
        .backward = false},
-      {.name = "band", .word = "band", .help = "", .member = &A::band, .from_c = nullptr},
+      {.name = "band", .member = &A::band, .from_c = nullptr, .word = "band"},
       {.name = "scale",
-       .word = "scale",
-       .help = "Factor of q.k; default: 1/sqrt(dim)",
        .member = &A::scale,
-       .from_c = option_from_c<&A::scale, &C::scale, &C::has_scale>},
+       .from_c = option_from_c<&A::scale, &C::scale, &C::has_scale>,
+       .word = "scale",
+       .help = "Factor of q.k; default: 1/sqrt(dim)"},
       {.name = "unified_max",
-       .word = "unified_max",
-       .help = "Reference of the weights instead of the row maxima, for few rows (docs/features/flashdecoding_pp.md)",
        .member = &A::unified_max,
        .from_c = option_from_c<&A::unified_max, &C::unified_max, &C::has_unified_max>,
+       .word = "unified_max",
+       .help = "Reference of the weights instead of the row maxima, for few rows (docs/features/flashdecoding_pp.md)",
        .backward = false},
-      {.name = "softcap",
-       .word = "softcap",
-       .help = "c: scores become c tanh(score / c)",
-       .member = &A::softcap,
-       .from_c = option_from_c<&A::softcap, &C::softcap>},
-      {.name = "score_mod",
-       .word = "score_mod",
-       .help = "C++ expression: the new score (docs/features/score_mod.md)",
-       .member = &A::score_mod,
-       .from_c = option_from_c<&A::score_mod, &C::score_mod>},
-      {.name = "mask_mod",
-       .word = "mask_mod",
-       .help = "C++ expression: true where the query sees the key",
-       .member = &A::mask_mod,
-       .from_c = option_from_c<&A::mask_mod, &C::mask_mod>},
-      {.name = "mask_tile_q",
-       .word = "mask_tile_q",
-       .help = "Rows of a tile of --block-mask; default: 128",
-       .member = &A::mask_tile_q,
-       .from_c = option_from_c<&A::mask_tile_q, &C::mask_tile_q>},
-      {.name = "mask_tile_k",
-       .word = "mask_tile_k",
-       .help = "Keys of a tile of --block-mask; default: 128",
-       .member = &A::mask_tile_k,
-       .from_c = option_from_c<&A::mask_tile_k, &C::mask_tile_k>},
-      {.name = "dropout_p",
-       .word = "dropout",
-       .help = "Dropout probability, from 0 to 1",
-       .member = &A::dropout_p,
-       .from_c = option_from_c<&A::dropout_p, &C::dropout_p>},
-      {.name = "seed",
-       .word = "seed",
-       .help = "Seed of the dropout",
-       .member = &A::seed,
-       .from_c = option_from_c<&A::seed, &C::seed>},
-      {.name = "dropout_start",
-       .word = "dropout_start",
-       .help = "Batch entry, head, row and key (a multiple of 4) of the call's first ones, in the dropout's draws",
-       .member = &A::dropout_start,
-       .from_c = option_from_c<&A::dropout_start, &C::dropout_start>},
-      {.name = "deterministic",
-       .word = "deterministic",
-       .help = "With --dout: the same bits in every run",
-       .member = &A::deterministic,
-       .from_c = option_from_c<&A::deterministic, &C::deterministic>,
+      {ONEPASS_OPTION(softcap), .word = "softcap", .help = "c: scores become c tanh(score / c)"},
+      {ONEPASS_OPTION(score_mod), .word = "score_mod",
+       .help = "C++ expression: the new score (docs/features/score_mod.md)"},
+      {ONEPASS_OPTION(mask_mod), .word = "mask_mod", .help = "C++ expression: true where the query sees the key"},
+      {ONEPASS_OPTION(mask_tile_q), .word = "mask_tile_q", .help = "Rows of a tile of --block-mask; default: 128"},
+      {ONEPASS_OPTION(mask_tile_k), .word = "mask_tile_k", .help = "Keys of a tile of --block-mask; default: 128"},
+      {ONEPASS_OPTION(dropout_p), .word = "dropout", .help = "Dropout probability, from 0 to 1"},
+      {ONEPASS_OPTION(seed), .word = "seed", .help = "Seed of the dropout"},
+      {ONEPASS_OPTION(dropout_start), .word = "dropout_start",
+       .help = "Batch entry, head, row and key (a multiple of 4) of the call's first ones, in the dropout's draws"},
+      {ONEPASS_OPTION(deterministic), .word = "deterministic", .help = "With --dout: the same bits in every run",
        .forward = false},
-      {.name = "batch_invariant",
-       .word = "batch_invariant",
-       .help = "Results of a sequence do not depend on the rest of the batch",
-       .member = &A::batch_invariant,
-       .from_c = option_from_c<&A::batch_invariant, &C::batch_invariant>,
-       .backward = false},
-      {.name = "max_seqlen_q",
-       .word = nullptr,
-       .help = "",
-       .member = &A::max_seqlen_q,
-       .from_c = option_from_c<&A::max_seqlen_q, &C::max_seqlen_q>},
-      {.name = "max_seqlen_k",
-       .word = nullptr,
-       .help = "",
-       .member = &A::max_seqlen_k,
-       .from_c = option_from_c<&A::max_seqlen_k, &C::max_seqlen_k>},
+      {ONEPASS_OPTION(batch_invariant), .word = "batch_invariant",
+       .help = "Results of a sequence do not depend on the rest of the batch", .backward = false},
+      {ONEPASS_OPTION(max_seqlen_q)},
+      {ONEPASS_OPTION(max_seqlen_k)},
   });
 }();
 
