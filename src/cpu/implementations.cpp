@@ -26,7 +26,7 @@ std::span<const Implementation> implementations() {
     const auto add = [&](std::span<const Implementation> family) {
       all.insert(all.end(), family.begin(), family.end());
     };
-    all.push_back(mixed_implementation());
+    all.push_back(kMixedImplementation);
 #if defined(__x86_64__)
     add(amx::one_result_implementations());
 #endif
@@ -39,15 +39,15 @@ std::span<const Implementation> implementations() {
     add(amx::backward_implementations());
 #endif
     add(backward::implementations());
-    all.push_back(merge_implementation());
+    all.push_back(kMergeImplementation);
     add(softmax_implementations());
-    all.push_back(quantize_implementation());
-    all.push_back(append_implementation());
+    all.push_back(kQuantizeImplementation);
+    all.push_back(kAppendImplementation);
 #if defined(__x86_64__)
     add(amx::flat_gemm_implementations());
 #endif
     add(flat_gemm_implementations());
-    all.push_back(blas_implementation());
+    all.push_back(kBlasImplementation);
     return all;
   });
 }

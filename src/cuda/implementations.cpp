@@ -20,15 +20,12 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::mla_implementation(),    &decode::implementation(),
-          &mixed_implementation(),          &sm90::forward_implementation(),
-          &sm80::forward_implementation(),  &sm90::backward_implementation(),
-          &sm80::backward_implementation(), &merge_implementation(),
-          &softmax_implementation(),        &softmax_backward_implementation(),
-          &quantize_implementation(),       &gemv_implementation(),
-          &flat_gemm_implementation(),      &cublas_implementation(),
-          &plain_gemm_implementation(),     &plain_implementation(),
-          &append_implementation()};
+  return {&decode::kMlaImplementation,     &decode::kImplementation,      &kMixedImplementation,
+          &sm90::kForwardImplementation,   &sm80::kForwardImplementation, &sm90::kBackwardImplementation,
+          &sm80::kBackwardImplementation,  &kMergeImplementation,         &kSoftmaxImplementation,
+          &kSoftmaxBackwardImplementation, &kQuantizeImplementation,      &kGemvImplementation,
+          &kFlatGemmImplementation,        &kCublasImplementation,        &kPlainGemmImplementation,
+          &kPlainImplementation,           &kAppendImplementation};
 }
 
 }  // namespace onepass::cuda

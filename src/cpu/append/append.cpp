@@ -155,15 +155,6 @@ class State final : public PlanState {
 
 }  // namespace
 
-const Implementation& append_implementation() {
-  static const Implementation row{"cpu.append",
-                                  [](const Request& request) {
-                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
-                                      return Decision::no(why);
-                                    return Decision{{}, std::make_shared<State>(request)};
-                                  },
-                                  kAppend};
-  return row;
-}
+constinit const Implementation kAppendImplementation{"cpu.append", plan_here<State>, kAppend};
 
 }  // namespace onepass::cpu

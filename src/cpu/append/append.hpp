@@ -4,6 +4,6 @@
 
 namespace onepass::cpu {
 
-const Implementation& append_implementation();  // "cpu.append"
+extern const Implementation kAppendImplementation;  // "cpu.append"
 
 }  // namespace onepass::cpu

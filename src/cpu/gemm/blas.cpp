@@ -103,9 +103,6 @@ Decision plan_for(const Request& request) {
 
 }  // namespace
 
-const Implementation& blas_implementation() {
-  static const Implementation row{"cpu.blas", plan_for, kLinear, Dataflow::gemm};
-  return row;
-}
+constinit const Implementation kBlasImplementation{"cpu.blas", plan_for, kLinear, Dataflow::gemm};
 
 }  // namespace onepass::cpu

@@ -4,6 +4,6 @@
 
 namespace onepass::cpu {
 
-const Implementation& blas_implementation();
+extern const Implementation kBlasImplementation;
 
 }  // namespace onepass::cpu

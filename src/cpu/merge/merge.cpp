@@ -97,15 +97,6 @@ class State final : public PlanState {
 
 }  // namespace
 
-const Implementation& merge_implementation() {
-  static const Implementation row{"cpu.merge",
-                                  [](const Request& request) {
-                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
-                                      return Decision::no(why);
-                                    return Decision{{}, std::make_shared<State>(request)};
-                                  },
-                                  kMerge};
-  return row;
-}
+constinit const Implementation kMergeImplementation{"cpu.merge", plan_here<State>, kMerge};
 
 }  // namespace onepass::cpu

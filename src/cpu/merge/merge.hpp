@@ -4,6 +4,6 @@
 
 namespace onepass::cpu {
 
-const Implementation& merge_implementation();  // "cpu.merge"
+extern const Implementation kMergeImplementation;  // "cpu.merge"
 
 }  // namespace onepass::cpu

@@ -83,9 +83,6 @@ Decision plan(const Request& request) {
 
 }  // namespace
 
-const Implementation& mixed_implementation() {
-  static const Implementation row{.name = "cpu.mixed", .plan = plan};
-  return row;
-}
+constinit const Implementation kMixedImplementation{.name = "cpu.mixed", .plan = plan};
 
 }  // namespace onepass::cpu

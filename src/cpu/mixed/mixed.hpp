@@ -6,6 +6,6 @@
 
 namespace onepass::cpu {
 
-const Implementation& mixed_implementation();  // "cpu.mixed"
+extern const Implementation kMixedImplementation;  // "cpu.mixed"
 
 }  // namespace onepass::cpu

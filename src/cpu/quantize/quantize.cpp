@@ -201,15 +201,6 @@ Decision quantized_first(const Request& request, const Implementation& attention
   return onepass::quantized_first(request, attention, make);
 }
 
-const Implementation& quantize_implementation() {
-  static const Implementation row{"cpu.quantize",
-                                  [](const Request& request) {
-                                    if (std::string why = why_elsewhere(*request.problem); !why.empty())
-                                      return Decision::no(why);
-                                    return Decision{{}, std::make_shared<State>(request)};
-                                  },
-                                  kQuantize};
-  return row;
-}
+constinit const Implementation kQuantizeImplementation{"cpu.quantize", plan_here<State>, kQuantize};
 
 }  // namespace onepass::cpu

@@ -4,7 +4,7 @@
 
 namespace onepass::cpu {
 
-const Implementation& quantize_implementation();  // "cpu.quantize"
+extern const Implementation kQuantizeImplementation;  // "cpu.quantize"
 // The decision of a row of the CPU's on q, k and v that this quantizes.
 Decision quantized_first(const Request& request, const Implementation& attention);
 

@@ -161,14 +161,6 @@ class State final : public KernelState {
 
 }  // namespace
 
-const Implementation& append_implementation() {
-  static const Implementation row{"cuda.append",
-                                  [](const Request& request) {
-                                    return plan_on_device<State>(
-                                        request, [](const DeviceFacts&, const Problem& p) { return select_append(p); });
-                                  },
-                                  kAppend};
-  return row;
-}
+constinit const Implementation kAppendImplementation{"cuda.append", plan_row<State, select_append>, kAppend};
 
 }  // namespace onepass::cuda

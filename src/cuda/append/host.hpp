@@ -10,7 +10,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& append_implementation();  // "cuda.append"
+extern const Implementation kAppendImplementation;  // "cuda.append"
 
 KernelProgram append_program(const AppendConfig& config, const std::string& arch);
 

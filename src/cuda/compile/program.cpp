@@ -42,12 +42,6 @@ std::string_view device_source(std::string_view name) {
   throw Error(ErrorCode::bad_value, text("unknown device source '", name, "'"));
 }
 
-std::vector<std::string_view> device_source_names() {
-  std::vector<std::string_view> names;
-  for (const EmbeddedSource& t : embedded_sources()) names.push_back(t.name);
-  return names;
-}
-
 std::string key_of(const KernelProgram& p) {
   Sha256 hash;
   const auto add = [&](std::string_view s) { hash.add(text(s.size(), ":")).add(s); };  // "a", "bc" is not "ab", "c"

@@ -37,6 +37,5 @@ Cubin compile(const KernelProgram& program);
 
 // Device source by the name it is included under; throws Error if there is none.
 std::string_view device_source(std::string_view name);
-std::vector<std::string_view> device_source_names();
 
 }  // namespace onepass::cuda

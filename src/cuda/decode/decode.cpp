@@ -210,9 +210,6 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, 
           arch, mods};
 }
 
-const Implementation& implementation() {
-  static const Implementation row{.name = "cuda.decode", .plan = plan_alone, .unified_max = true};
-  return row;
-}
+constinit const Implementation kImplementation{.name = "cuda.decode", .plan = plan_alone, .unified_max = true};
 
 }  // namespace onepass::decode

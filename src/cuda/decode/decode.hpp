@@ -23,6 +23,6 @@ Sharing sharing_of(const Problem& problem, const DecodeConfig& config, int heads
 DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Sharing& sharing,
                             const Share& share, const cuda::Part& part = {});
 
-const Implementation& implementation();
+extern const Implementation kImplementation;
 
 }  // namespace onepass::decode

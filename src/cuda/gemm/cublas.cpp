@@ -182,9 +182,6 @@ const Cublas* cublas(std::string& why) {
   return o.why.empty() ? &o.api : nullptr;
 }
 
-const Implementation& cublas_implementation() {
-  static const Implementation row{"cuda.cublas", plan_for, kLinear, Dataflow::gemm};
-  return row;
-}
+constinit const Implementation kCublasImplementation{"cuda.cublas", plan_for, kLinear, Dataflow::gemm};
 
 }  // namespace onepass::cuda

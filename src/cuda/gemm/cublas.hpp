@@ -4,6 +4,6 @@
 
 namespace onepass::cuda {
 
-const Implementation& cublas_implementation();
+extern const Implementation kCublasImplementation;
 
 }  // namespace onepass::cuda

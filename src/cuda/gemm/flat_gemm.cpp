@@ -56,6 +56,10 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
+Selected<FlatGemmPlan> plan_on(const DeviceFacts& device, const Problem& p) {
+  return select_flat_gemm(p, device.shared_bytes, device.multiprocessors);
+}
+
 }  // namespace
 
 FlatGemmPlan cut_flat_gemm(const Problem& p, const FlatGemmConfig& config, int splits, int blocks) {
@@ -157,16 +161,6 @@ FlatGemmParams flat_gemm_params(const Problem& p, const FlatGemmPlan& plan) {
   return a;
 }
 
-const Implementation& flat_gemm_implementation() {
-  static const Implementation row{"cuda.flat_gemm",
-                                  [](const Request& request) {
-                                    return plan_on_device<State>(
-                                        request, [](const DeviceFacts& device, const Problem& p) {
-                                          return select_flat_gemm(p, device.shared_bytes, device.multiprocessors);
-                                        });
-                                  },
-                                  kFlatGemm};
-  return row;
-}
+constinit const Implementation kFlatGemmImplementation{"cuda.flat_gemm", plan_row<State, plan_on>, kFlatGemm};
 
 }  // namespace onepass::cuda

@@ -9,7 +9,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& flat_gemm_implementation();
+extern const Implementation kFlatGemmImplementation;
 
 // How a problem is cut, by its shape alone.
 struct FlatGemmPlan {

@@ -63,14 +63,6 @@ GemvParams gemv_params(const Problem& p) {
   return a;
 }
 
-const Implementation& gemv_implementation() {
-  static const Implementation row{"cuda.gemv",
-                                  [](const Request& request) {
-                                    return plan_on_device<State>(
-                                        request, [](const DeviceFacts&, const Problem& p) { return select_gemv(p); });
-                                  },
-                                  kLinear, Dataflow::gemv};
-  return row;
-}
+constinit const Implementation kGemvImplementation{"cuda.gemv", plan_row<State, select_gemv>, kLinear, Dataflow::gemv};
 
 }  // namespace onepass::cuda

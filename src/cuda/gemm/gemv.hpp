@@ -9,7 +9,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& gemv_implementation();
+extern const Implementation kGemvImplementation;
 
 Selected<GemvConfig> select_gemv(const Problem& problem);
 KernelProgram gemv_program(const GemvConfig& config, const std::string& arch);

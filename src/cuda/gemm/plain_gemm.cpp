@@ -39,6 +39,12 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
+Selected<PlainGemmConfig> config_on(const DeviceFacts& device, const Problem& p) {
+  auto config = select_plain_gemm(p);
+  if (config && device.major < 8) return refuse(why_too_old(device));
+  return config;
+}
+
 }  // namespace
 
 std::int64_t plain_gemm_blocks(const Problem& p) { return tiles_of(p.m) * tiles_of(p.n); }
@@ -65,19 +71,7 @@ PlainGemmParams plain_gemm_params(const Problem& p) {
   return a;
 }
 
-const Implementation& plain_gemm_implementation() {
-  static const Implementation row{"cuda.plain_gemm",
-                                  [](const Request& request) {
-                                    return plan_on_device<State>(
-                                        request,
-                                        [](const DeviceFacts& device, const Problem& p) -> Selected<PlainGemmConfig> {
-                                          auto config = select_plain_gemm(p);
-                                          if (config && device.major < 8) return refuse(why_too_old(device));
-                                          return config;
-                                        });
-                                  },
-                                  kFlatGemm, Dataflow::none};
-  return row;
-}
+constinit const Implementation kPlainGemmImplementation{"cuda.plain_gemm", plan_row<State, config_on>, kFlatGemm,
+                                                        Dataflow::none};
 
 }  // namespace onepass::cuda

@@ -10,7 +10,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& plain_gemm_implementation();
+extern const Implementation kPlainGemmImplementation;
 
 Selected<PlainGemmConfig> select_plain_gemm(const Problem& problem);
 KernelProgram plain_gemm_program(const PlainGemmConfig& config, const std::string& arch);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -141,6 +142,16 @@ Decision plan_on_device(const Request& request, const Select& select, const More
   const auto selected = select(**device, *request.problem);
   if (!selected) return Decision::no(selected.refusal());
   return {{}, std::make_shared<State>(request, **device, *selected, more...)};
+}
+// The same as a row's plan; `select` takes the device and the problem, or the problem alone.
+template <class State, auto select>
+Decision plan_row(const Request& request) {
+  return plan_on_device<State>(request, [](const DeviceFacts& device, const Problem& p) {
+    if constexpr (std::is_invocable_v<decltype(select), const Problem&>)
+      return select(p);
+    else
+      return select(device, p);
+  });
 }
 
 }  // namespace onepass::cuda

@@ -54,6 +54,14 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
+Selected<MergeConfig> config_on(const DeviceFacts&, const Problem& p) {
+  constexpr int kLargeParameters = 12010;  // of a driver
+  auto config = select_merge(p);
+  if (config && config->capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
+    return refuse("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver");
+  return config;
+}
+
 }  // namespace
 
 Selected<MergeConfig> select_merge(const Problem& p) {
@@ -109,20 +117,6 @@ std::int64_t merge_blocks(const Problem& p, const MergeConfig& config) {
   return ceil_div(p.batch * p.heads_q * p.seq_q, config.rows());
 }
 
-const Implementation& merge_implementation() {
-  static const Implementation row{
-      "cuda.merge",
-      [](const Request& request) {
-        return plan_on_device<State>(request, [](const DeviceFacts&, const Problem& p) -> Selected<MergeConfig> {
-          constexpr int kLargeParameters = 12010;  // of a driver
-          auto config = select_merge(p);
-          if (config && config->capacity > kSmallMerge && !pretended_device() && driver()->version < kLargeParameters)
-            return refuse("more than ", kSmallMerge, " partial results require a CUDA 12.1 driver");
-          return config;
-        });
-      },
-      kMerge};
-  return row;
-}
+constinit const Implementation kMergeImplementation{"cuda.merge", plan_row<State, config_on>, kMerge};
 
 }  // namespace onepass::cuda

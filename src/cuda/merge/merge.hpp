@@ -9,7 +9,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& merge_implementation();
+extern const Implementation kMergeImplementation;
 
 Selected<MergeConfig> select_merge(const Problem& problem);
 KernelProgram merge_program(const MergeConfig& config, const std::string& arch);

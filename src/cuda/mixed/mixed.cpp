@@ -130,9 +130,6 @@ Decision plan(const Request& request) {
 
 }  // namespace
 
-const Implementation& mixed_implementation() {
-  static const Implementation row{.name = "cuda.mixed", .plan = plan};
-  return row;
-}
+constinit const Implementation kMixedImplementation{.name = "cuda.mixed", .plan = plan};
 
 }  // namespace onepass::cuda

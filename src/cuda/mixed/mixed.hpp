@@ -4,6 +4,6 @@
 
 namespace onepass::cuda {
 
-const Implementation& mixed_implementation();
+extern const Implementation kMixedImplementation;
 
 }  // namespace onepass::cuda

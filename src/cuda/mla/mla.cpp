@@ -173,10 +173,6 @@ cuda::KernelProgram mla_merge_program(const ForwardFeatures& f, const MlaConfig&
   return {"cuda/mla/merge.cuh", many ? "attention_mla_merge_many" : "attention_mla_merge", constants(f, c), "sm_90a"};
 }
 
-const Implementation& mla_implementation() {
-  static const Implementation row{
-      "cuda.mla", [](const Request& request) { return cuda::plan_on_device<State>(request, config_on); }};
-  return row;
-}
+constinit const Implementation kMlaImplementation{"cuda.mla", cuda::plan_row<State, config_on>};
 
 }  // namespace onepass::decode

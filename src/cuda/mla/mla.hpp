@@ -27,6 +27,6 @@ struct MlaMap {
 };
 MlaMap mla_map(const Problem& problem, const MlaConfig& config);
 
-const Implementation& mla_implementation();
+extern const Implementation kMlaImplementation;
 
 }  // namespace onepass::decode

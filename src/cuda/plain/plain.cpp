@@ -40,6 +40,12 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
+Selected<ForwardFeatures> features_on(const DeviceFacts& device, const Problem& p) {
+  auto features = select_plain(p);
+  if (features && device.major < 8) return refuse(why_too_old(device));
+  return features;
+}
+
 }  // namespace
 
 Selected<ForwardFeatures> select_plain(const Problem& p) {
@@ -61,20 +67,7 @@ PlainParams plain_params(const Problem& p, const ForwardParams& params) {
   return all;
 }
 
-const Implementation& plain_implementation() {
-  static const Implementation row{
-      .name = "cuda.plain",
-      .plan =
-          [](const Request& request) {
-            return plan_on_device<State>(request,
-                                         [](const DeviceFacts& device, const Problem& p) -> Selected<ForwardFeatures> {
-                                           auto features = select_plain(p);
-                                           if (features && device.major < 8) return refuse(why_too_old(device));
-                                           return features;
-                                         });
-          },
-      .unified_max = true};
-  return row;
-}
+constinit const Implementation kPlainImplementation{
+    .name = "cuda.plain", .plan = plan_row<State, features_on>, .unified_max = true};
 
 }  // namespace onepass::cuda

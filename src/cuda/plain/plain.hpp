@@ -16,6 +16,6 @@ Selected<ForwardFeatures> select_plain(const Problem& problem);
 KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
 // The parameters of a launch, with its ForwardParams, but for the address of `recomputed`.
 PlainParams plain_params(const Problem& problem, const ForwardParams& params);
-const Implementation& plain_implementation();
+extern const Implementation kPlainImplementation;
 
 }  // namespace onepass::cuda

@@ -104,9 +104,8 @@ class State final : public KernelState {
   std::vector<const PlannedKernel*> launched_;  // of the steps
 };
 
-Decision plan(const Request& request) {
-  return plan_on_device<State>(
-      request, [](const DeviceFacts& device, const Problem& p) { return select_quantize(p, device.multiprocessors); });
+Selected<QuantizePlan> plan_on(const DeviceFacts& device, const Problem& p) {
+  return select_quantize(p, device.multiprocessors);
 }
 
 // Quantizes q, k and v in two launches if all have kernels of quantize.cuh, else one after the other.
@@ -156,7 +155,7 @@ Decision quantized_first(const Request& request, const Implementation& attention
   const auto make = [](const std::array<Request, 3>& requests) -> MadeQuantizer {
     std::array<std::shared_ptr<const State>, 3> states;
     for (std::size_t i = 0; i < states.size(); ++i) {
-      const Decision decision = plan(requests[i]);
+      const Decision decision = plan_row<State, plan_on>(requests[i]);
       if (!decision) return refuse(decision.refusal);
       states[i] = std::static_pointer_cast<const State>(decision.state);
     }
@@ -165,9 +164,6 @@ Decision quantized_first(const Request& request, const Implementation& attention
   return onepass::quantized_first(request, attention, make);
 }
 
-const Implementation& quantize_implementation() {
-  static const Implementation row{"cuda.quantize", plan, kQuantize};
-  return row;
-}
+constinit const Implementation kQuantizeImplementation{"cuda.quantize", plan_row<State, plan_on>, kQuantize};
 
 }  // namespace onepass::cuda

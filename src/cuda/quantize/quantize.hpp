@@ -13,7 +13,7 @@
 
 namespace onepass::cuda {
 
-const Implementation& quantize_implementation();
+extern const Implementation kQuantizeImplementation;
 // The decision of a row of CUDA's on q, k and v that this quantizes, with shared launches where all three have kernels
 // that can.
 Decision quantized_first(const Request& request, const Implementation& attention);

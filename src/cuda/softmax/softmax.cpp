@@ -126,16 +126,6 @@ class State final : public KernelState {
   std::vector<Step> steps_;
 };
 
-template <Op op>
-Implementation row_for(const char* name) {
-  return {name,
-          [](const Request& request) {
-            return plan_on_device<State>(request,
-                                         [](const DeviceFacts&, const Problem& p) { return select_softmax(p); });
-          },
-          op};
-}
-
 }  // namespace
 
 std::size_t SoftmaxPlan::workspace_bytes() const {
@@ -238,13 +228,7 @@ std::int64_t softmax_blocks(const SoftmaxPlan& plan, const SoftmaxConfig& c) {
   return ceil_div(plan.rows * plan.pieces, c.rows());
 }
 
-const Implementation& softmax_implementation() {
-  static const Implementation row = row_for<kSoftmax>("cuda.softmax");
-  return row;
-}
-const Implementation& softmax_backward_implementation() {
-  static const Implementation row = row_for<kSoftmaxBackward>("cuda.softmax_backward");
-  return row;
-}
+constinit const Implementation kSoftmaxImplementation{"cuda.softmax", plan_row<State, select_softmax>, kSoftmax},
+    kSoftmaxBackwardImplementation{"cuda.softmax_backward", plan_row<State, select_softmax>, kSoftmaxBackward};
 
 }  // namespace onepass::cuda

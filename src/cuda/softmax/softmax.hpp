@@ -9,8 +9,8 @@
 
 namespace onepass::cuda {
 
-const Implementation& softmax_implementation();
-const Implementation& softmax_backward_implementation();
+extern const Implementation kSoftmaxImplementation;
+extern const Implementation kSoftmaxBackwardImplementation;
 
 // How a problem is computed. If pieces > 1, config is that of the second launch, and the
 // first has config.part == states.

@@ -9,6 +9,7 @@
 #include "onepass/error.hpp"
 
 namespace onepass {
+
 // From the smallest stride up, each dimension must step over all that the smaller ones span. That holds for every view
 // that slicing, permuting and reversing make of a tensor that does not overlap itself.
 void check_output(std::string_view name, const ConstTensor& t) {

@@ -177,9 +177,6 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
           arch, mods};
 }
 
-const Implementation& backward_implementation() {
-  static const Implementation row{"cuda.sm80_backward", plan, kBackward};
-  return row;
-}
+constinit const Implementation kBackwardImplementation{"cuda.sm80_backward", plan, kBackward};
 
 }  // namespace onepass::sm80

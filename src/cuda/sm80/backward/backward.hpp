@@ -27,6 +27,6 @@ std::int64_t bias_tiles(const BackwardParams& params, const BackwardConfig& conf
 // The device source with this family's sum_tile.
 inline constexpr const char* kSumTile = "cuda/sm80/backward/sums.cuh";
 
-const Implementation& backward_implementation();
+extern const Implementation kBackwardImplementation;
 
 }  // namespace onepass::sm80

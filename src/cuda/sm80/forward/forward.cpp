@@ -150,9 +150,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
           arch, mods};
 }
 
-const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm80", [](const Request& r) { return plan_forward(r, {}); }};
-  return row;
-}
+constinit const Implementation kForwardImplementation{"cuda.sm80",
+                                                      [](const Request& r) { return plan_forward(r, {}); }};
 
 }  // namespace onepass::sm80

@@ -17,6 +17,6 @@ Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config, const std::string& arch,
                                const std::string& mods = {});
 Decision plan_forward(const Request& request, const cuda::Part& part);
-const Implementation& forward_implementation();
+extern const Implementation kForwardImplementation;
 
 }  // namespace onepass::sm80

@@ -293,9 +293,6 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
                              operand_of(a.input))};
 }
 
-const Implementation& backward_implementation() {
-  static const Implementation row{"cuda.sm90_backward", plan, kBackward};
-  return row;
-}
+constinit const Implementation kBackwardImplementation{"cuda.sm90_backward", plan, kBackward};
 
 }  // namespace onepass::sm90

@@ -40,6 +40,6 @@ cuda::KernelProgram program_of(const BackwardFeatures& features, const BackwardS
 // The device source with this family's sum_tile.
 inline constexpr const char* kSumTile = "cuda/sm90/backward/sums.cuh";
 
-const Implementation& backward_implementation();
+extern const Implementation kBackwardImplementation;
 
 }  // namespace onepass::sm90

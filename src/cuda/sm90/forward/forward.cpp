@@ -137,9 +137,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
           cuda::wgmma_source({c.block_n, out_columns(f.attention.dim_v, c)}, operand_of(f.attention.input))};
 }
 
-const Implementation& forward_implementation() {
-  static const Implementation row{"cuda.sm90", [](const Request& r) { return plan_forward(r, {}); }};
-  return row;
-}
+constinit const Implementation kForwardImplementation{"cuda.sm90",
+                                                      [](const Request& r) { return plan_forward(r, {}); }};
 
 }  // namespace onepass::sm90

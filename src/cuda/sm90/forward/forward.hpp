@@ -31,6 +31,6 @@ TensorMaps maps_of(const MapShapes& shapes, const Tensors& tensors, cuda::MapTen
 cuda::KernelProgram program_of(const ForwardFeatures& features, const ForwardConfig& config,
                                const std::string& mods = {});
 Decision plan_forward(const Request& request, const cuda::Part& part);
-const Implementation& forward_implementation();
+extern const Implementation kForwardImplementation;
 
 }  // namespace onepass::sm90
