@@ -17,9 +17,13 @@
 namespace onepass::libtorch {
 namespace {
 
-// Autograd may have saved what a cache was for a backward: writing nothing into it counts as a write.
+// Autograd may have saved what a cache was for a backward: writing nothing into it counts as a write, and is refused
+// where PyTorch refuses one. Tensors of inference mode count no writes.
 void count_write(AtenTensorHandle tensor) {
   Owned all = kept(tensor);
+  StableIValue inference = torch::stable::detail::from(all);
+  check(torch_call_dispatcher("aten::is_inference", "", &inference, TORCH_ABI_VERSION), "is_inference");
+  if (torch::stable::detail::to<bool>(inference)) return;
   Owned nothing = torch::stable::narrow(all, 0, 0, 0);
   torch::stable::zero_(nothing);
 }
@@ -73,9 +77,9 @@ void append_kv(StableIValue* stack, std::uint64_t, std::uint64_t) {
   }
   if (!views.meta()) {
     Place place(t.k_new.device, a.integer(at<items>("threads")));
-    onepass::append_kv(t, a.boolean(at<items>("interleaved")), place.launch());
     count_write(k_cache);
     count_write(v_cache);
+    onepass::append_kv(t, a.boolean(at<items>("interleaved")), place.launch());
   }
   stack[0] = result(rotated);
 }

@@ -82,6 +82,21 @@ def test_meta_tensors_have_the_results_shapes_and_strides(by_the_library):
             assert (x.shape, x.dtype, strides) == (y.shape, y.dtype, meta_strides), key
 
 
+def test_append_kv_refuses_a_cache_before_it_writes_and_takes_one_of_inference_mode():
+    code = """
+new, lengths = torch.ones(1, 1, 1, 8), torch.zeros(1, dtype=torch.int32)
+with torch.inference_mode():
+    caches = torch.zeros(2, 1, 1, 4, 8)
+torch.ops.onepass.append_kv(new, new, *caches, cache_seqlens=lengths)
+leaf = torch.zeros(1, 1, 4, 8, requires_grad=True)
+try:
+    torch.ops.onepass.append_kv(new, new, torch.zeros(1, 1, 4, 8), leaf, cache_seqlens=lengths)
+except RuntimeError:
+    print(caches.sum().item(), leaf.sum().item())
+"""
+    assert script("-c", LOAD + code, quiet=False) == "16.0 0.0\n"  # PyTorch logs what it throws
+
+
 def test_errors_are_sentences():
     code = """
 q, k, v = torch.randn(3, 1, 2, 5, 8)
