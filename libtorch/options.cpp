@@ -107,8 +107,9 @@ Fp8Options fp8_of(std::string_view words) {
     const std::size_t equals = word.find('=');
     std::uint64_t value = 0;
     const std::string_view name = word.substr(0, equals);
-    const bool read = equals != word.npos &&
-                      std::from_chars(word.data() + equals + 1, word.data() + word.size(), value).ptr == word.end();
+    const auto whole = [&](const std::from_chars_result& to) { return to.ec == std::errc() && to.ptr == word.end(); };
+    const bool read =
+        equals != word.npos && whole(std::from_chars(word.data() + equals + 1, word.data() + word.size(), value));
     if (read && name == "by_block")
       options.by_block = value != 0;
     else if (read && name == "hadamard")

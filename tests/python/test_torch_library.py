@@ -115,6 +115,7 @@ for call in (
     lambda: attention(q, k, v, accumulation="slow"),
     lambda: attention(q, k, v, dropout_p=0.5, dropout_start=[0, 0, 0]),
     lambda: attention(q, k, v, fp8="by_block=yes"),
+    lambda: attention(q, k, v, fp8="by_block=0,seed=18446744073709551616"),
     lambda: attention(q, k, v, implementation="cpu.fast"),
     lambda: attention(q, k, v, score_mod="score +"),
     lambda: attention(q, k, v, seqused_k=torch.tensor([2**40])),
@@ -147,6 +148,7 @@ softcap must be 0 or a number that float32 holds (got 1e-300)
 accumulation must be 'exact' or 'fast' (got 'slow')
 dropout_start must be four integers
 fp8 must be words such as
+fp8 must be words such as by_block=0,hadamard=1,center=0,seed=0 (got 'seed=18446744073709551616')
 implementation
 score_mod
 seqused_k must be in the range of int32 (element 0 is 1099511627776)
