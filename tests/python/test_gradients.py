@@ -82,7 +82,9 @@ def test_calls_that_are_wrong_say_so():
     assert "grads is 3; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads=3)
     assert "grads is a set; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads={"dq", "dk"})
     assert "grads is ('dq', 'dq')" in sentence(ValueError, dout, q, k, v, out, lse, grads=["dq", "dq"])
-    assert "into must be a dict of arrays by the names in grads (got list)" in sentence(TypeError, dout, q, k, v, out, lse, into=[k.copy()])
+    assert "into must be a dict of arrays by the names in grads (got list)" in sentence(
+        TypeError, dout, q, k, v, out, lse, into=[k.copy()]
+    )
     assert "into has 'dk'" in sentence(ValueError, dout, q, k, v, out, lse, grads="dq", into={"dk": k.copy()})
     assert "dq must not share memory with q" in sentence(ValueError, dout, q, k, v, out, lse, into={"dq": q})
 
