@@ -62,15 +62,15 @@ class Judge {
   // The length of a row of q or k without its elements that are not finite.
   template <class Row>
   static double length(DType dtype, std::int64_t dim, Row row_of_type) {
-    float sum = 0;
+    double sum = 0;
     with_float_type(dtype, [&](auto zero) {
       const auto* x = row_of_type(zero);
       for (std::int64_t d = 0; d < dim; ++d) {
-        const float value = to_float(x[d]);
+        const double value = to_float(x[d]);
         sum += std::isfinite(value) ? value * value : 0;
       }
     });
-    return std::sqrt(static_cast<double>(sum));
+    return std::sqrt(sum);
   }
 
   template <class T>
@@ -108,7 +108,8 @@ class Judge {
     tally_.close(p.dim_v > 0 ? oracle_.out[at] : 0);
     const double top = oracle_.top[at_row];
     const double unsure =
-        (std::isfinite(top) ? product_unit(p) * 2 * terms_ * std::min(1.0, 2 * (1 - top)) : 0) + 4 * kUnit * largest;
+        (top < 1 && std::isfinite(top) ? product_unit(p) * 2 * terms_ * std::min(1.0, 2 * (1 - top)) : 0) +
+        4 * kUnit * largest;
     max_unsure_ = std::max(max_unsure_, unsure + shortfall(p) * largest);
     sum_unsure_ += unsure * unsure;
     ++rows_;
