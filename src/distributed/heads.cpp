@@ -1,6 +1,7 @@
 // Heads that are dealt out: the scheme ulysses.
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "distributed/layout.hpp"
 
@@ -23,7 +24,7 @@ HeadShare heads_of(Index heads_q, Index heads_kv, Index ranks, Index rank) {
        rank, ")");
   const Range heads{heads_q * rank / ranks, heads_q * (rank + 1) / ranks};
   const Index begin = heads.begin / group;
-  return {heads, heads.empty() ? Range{begin, begin} : Range{begin, (heads.end + group - 1) / group}};
+  return {heads, heads.empty() ? Range{begin, begin} : Range{begin, ceil_div(heads.end, group)}};
 }
 
 std::vector<HeadShare> head_calls(Index heads_q, Index heads_kv, Index ranks, Index rank) {
@@ -34,7 +35,7 @@ std::vector<HeadShare> head_calls(Index heads_q, Index heads_kv, Index ranks, In
     const Index whole = at % group == 0 ? (mine.heads.end - at) / group * group : 0;
     const Index end = whole > 0 ? at + whole : std::min(mine.heads.end, (at / group + 1) * group);
     const Range heads{at - mine.heads.begin, end - mine.heads.begin};
-    calls.push_back({heads, {at / group - mine.heads_kv.begin, (end + group - 1) / group - mine.heads_kv.begin}});
+    calls.push_back({heads, {at / group - mine.heads_kv.begin, ceil_div(end, group) - mine.heads_kv.begin}});
     at = end;
   }
   return calls;

@@ -213,7 +213,7 @@ class DecodeRows {
   static std::int64_t vectors(std::int64_t dim) { return round_up(dim, kLanes); }  // whole ones
   template <int R>
   static std::int64_t whole(std::int64_t keys) {
-    return (keys + kLanes / R - 1) / (kLanes / R) * (kLanes / R);
+    return round_up(keys, kLanes / R);
   }
   ChunkScores chunk_scores() const {
     return {p_, a_, params_, band_, batch_, scratch_.mods, !one_result_ || unit_.products};

@@ -16,7 +16,7 @@ struct Run {
   using Format = typename ElementOf<type>::Format;
   using Raw = typename Format::Raw;
   static constexpr i32 kBytes = count * bytes_of(type), kPiece = kBytes < 16 ? kBytes : 16;
-  u32 word[(kBytes + 3) / 4];
+  u32 word[ceil_div(kBytes, 4)];
 
   DEV void load(const void* base, i64 at) {
     const Raw* const from = static_cast<const Raw*>(base) + at;

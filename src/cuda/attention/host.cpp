@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/scalar.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
@@ -109,8 +110,7 @@ std::string features_source(const ForwardFeatures& f) {
 }
 
 std::int64_t tile_bound(const Problem& p, const TileShape& tile) {
-  const std::int64_t a_head =
-      p.varlen ? p.total_q / tile.block_m + p.batch : p.batch * ((p.seq_q + tile.block_m - 1) / tile.block_m);
+  const std::int64_t a_head = p.varlen ? p.total_q / tile.block_m + p.batch : p.batch * ceil_div(p.seq_q, tile.block_m);
   return a_head * p.heads_q;
 }
 
@@ -164,7 +164,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   f.cap_out = static_cast<float>(p.softcap);
   f.dropout = dropout_of(p);
   f.batch_inner = p.bias && p.bias->spans.heads && !p.bias->spans.batch;
-  f.m_tiles = static_cast<int>((p.seq_q + tile.block_m - 1) / tile.block_m);
+  f.m_tiles = static_cast<int>(ceil_div(p.seq_q, tile.block_m));
   f.head_group = head_group(p, band.right >= 0, l2_bytes);
   f.tiles = static_cast<int>(tile_bound(p, tile));
   f.least_rows = part.least_rows, f.most_rows = part.most_rows, f.concurrent = part.concurrent;

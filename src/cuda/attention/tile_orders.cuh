@@ -52,7 +52,7 @@ struct KeysOuter {
     if constexpr (features.packed) per_head = sequences().all();
   }
   DEV SequenceTiles<block_n> sequences() const { return {{p.cu_k}, p.batch}; }
-  DEV i32 sequence_tiles() const { return (opaque(p.seq_k) + block_n - 1) / block_n; }
+  DEV i32 sequence_tiles() const { return ceil_div(opaque(p.seq_k), block_n); }
   static constexpr bool kAlternates =
       features.bounded_right && !features.bounded_left && !features.packed && !features.bool_mask && !by_turns;
 
@@ -83,14 +83,14 @@ struct KeysOuter {
       x.map_batch = x.batch = first - x.head * p.batch;
       x.seq_q = p.seq_q, x.seq_k = p.seq_k;
     }
-    if (by_turns && last_keys_first(p)) n = (x.seq_k + block_n - 1) / block_n - 1 - n;
+    if (by_turns && last_keys_first(p)) n = ceil_div(x.seq_k, block_n) - 1 - n;
     x.key = n * block_n;
     const Band32::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + block_n, x.seq_k));
     if constexpr (features.packed) {
       if (p.heads_per_kv == 0) return x;  // no query head; else seq_q is 0 then
     }
     x.m_lo = rows.lo / block_m;
-    x.m_hi = (rows.hi + block_m - 1) / block_m;
+    x.m_hi = ceil_div(rows.hi, block_m);
     return x;
   }
 };

@@ -141,7 +141,7 @@ struct RowsOuter {
     x.row = block_m * (features.bounded_right ? of - 1 - m : m);
     const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(x.row, min(x.row + block_m, x.seq_q));
     x.n_lo = keys.lo / block_n;
-    x.n_hi = (keys.hi + block_n - 1) / block_n;
+    x.n_hi = ceil_div(keys.hi, block_n);
     if constexpr (features.bool_mask) narrow(x);
     return x;
   }

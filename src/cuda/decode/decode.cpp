@@ -1,12 +1,13 @@
 #include "cuda/decode/decode.hpp"
-#include "base/text.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <span>
 #include <tuple>
 
+#include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
@@ -191,7 +192,7 @@ Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
           .block_n = c.block_n,
           .piece = c.piece,
           .min_tiles = c.min_tiles(),
-          .row_blocks = c.row_blocks ? static_cast<int>((rows_of(p) + c.rows - 1) / c.rows) : 1,
+          .row_blocks = c.row_blocks ? static_cast<int>(ceil_div(rows_of(p), c.rows)) : 1,
           .lead = 0,
           .co_scheduled = heads,
           .own_blocks = c.row_blocks};

@@ -47,12 +47,12 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   constexpr int kSumBytes = 16 << 10;
   const AttentionFeatures& f = features.attention;
   DecodeLayout l{};
-  l.q_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
-  l.k_pitch = padded(f.dim_qk * bytes_of(f.keys), 128);
-  l.v_pitch = padded(f.dim_v * bytes_of(f.keys), 128);
+  l.q_pitch = round_up(f.dim_qk * bytes_of(f.input), 128);
+  l.k_pitch = round_up(f.dim_qk * bytes_of(f.keys), 128);
+  l.v_pitch = round_up(f.dim_v * bytes_of(f.keys), 128);
   l.slot_bytes = c.block_n * (l.k_pitch > l.v_pitch ? l.k_pitch : l.v_pitch);
   l.team_bytes = c.slots * l.slot_bytes;
-  const int fit = kSumBytes / (c.share * c.rows * 4) / 8 * 8, whole = padded(f.dim_v, 16);
+  const int fit = kSumBytes / (c.share * c.rows * 4) / 8 * 8, whole = round_up(f.dim_v, 16);
   l.columns = fit < 8 ? 8 : fit < whole ? fit : whole;
   l.sum_pitch = 4 * (l.columns + 8);
   l.q = 0;
@@ -68,7 +68,7 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
 }
 
 // A partial result in the workspace: a state of four floats for each of a block's rows, then their O.
-ONEPASS_HD constexpr int partial_pitch(int dim_v) { return padded(dim_v, 4); }
+ONEPASS_HD constexpr int partial_pitch(int dim_v) { return round_up(dim_v, 4); }
 ONEPASS_HD constexpr int partial_floats(int rows, int dim_v) { return rows * (4 + partial_pitch(dim_v)); }
 
 // CTAs at most: the counters of a workspace, one for each.
@@ -82,8 +82,7 @@ struct Divisor {
   static Divisor of(int d) {
     int log = 0;
     while ((1ull << log) < static_cast<unsigned long long>(d)) ++log;
-    return {static_cast<unsigned>(((1ull << (31 + log)) + static_cast<unsigned>(d) - 1) / static_cast<unsigned>(d)),
-            31 + log};
+    return {static_cast<unsigned>(ceil_div(1ull << (31 + log), static_cast<unsigned>(d))), 31 + log};
   }
   ONEPASS_HD int operator()(int n) const {
     return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * multiplier >> shift);

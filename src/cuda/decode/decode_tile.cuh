@@ -35,7 +35,7 @@ DEV i32 own_team() { return own_warp() % kShare; }
 DEV i32 first_own_row() { return own_warp() / kSameRows * kWarpRows; }
 // A warp has every kHalves-th group of columns of O, from this one on.
 constexpr i32 kHalves = config.halves, kOfGroup = kGroupColumns / 2;
-constexpr i32 kOutSums = padded(kOutN / kGroupColumns, kHalves) / kHalves * kOfGroup;
+constexpr i32 kOutSums = round_up(kOutN / kGroupColumns, kHalves) / kHalves * kOfGroup;
 DEV u32 own_half() { return kHalves == 1 ? 0 : static_cast<u32>(own_warp()) / kShare % kHalves; }
 // The first column of accumulators j .. j + 3, j a multiple of four.
 DEV i32 own_columns(i32 j) {

@@ -52,7 +52,7 @@ struct Places {
 template <i32 dim, i32 pitch>
 DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], const KeyValueView& view,
                    const Places& places, i32 tokens) {
-  constexpr i32 kBytes = dim * kKeyBytes, kChunks = padded(dim, 16) * kKeyBytes / 16;
+  constexpr i32 kBytes = dim * kKeyBytes, kChunks = round_up(dim, 16) * kKeyBytes / 16;
   constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
   constexpr i32 kStep = kTeamThreads / kAcross;
   const i32 thread = own_warp() / kShare * 32 + static_cast<i32>(opaque_thread() % 32);
@@ -63,7 +63,7 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
   const char* at = features.paged ? nullptr : address({places.of[0].batch, places.of[0].token + row});
   const i64 step = stride[2] * (kKeyBytes * kStep);
 #pragma unroll
-  for (i32 i = 0; i < (kBlockN + kStep - 1) / kStep; ++i, at += step) {
+  for (i32 i = 0; i < ceil_div(kBlockN, kStep); ++i, at += step) {
     const i32 r = row + i * kStep;
     bool real = r < tokens;
     if constexpr (features.paged) {

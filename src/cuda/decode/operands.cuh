@@ -23,7 +23,7 @@ struct QueryOperand {  // this warp's rows of Q
 // a copy is a wait for all copies of K and V that began before it.
 template <bool now>
 DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
-  constexpr i32 kBytes = features.dim_qk * kElementBytes, kChunks = padded(features.dim_qk, 16) * kElementBytes / 16;
+  constexpr i32 kBytes = features.dim_qk * kElementBytes, kChunks = round_up(features.dim_qk, 16) * kElementBytes / 16;
   if (g.tiles != 0) {
 #pragma unroll 1
     for (i32 at = opaque_thread(); at < kBlockM * kChunks; at += kThreads) {

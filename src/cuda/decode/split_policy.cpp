@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "problem/attention/arguments.hpp"
 
@@ -15,8 +16,8 @@ constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group i
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
 std::int64_t steps_of(const Problem& p, const Sharing& s) {
   const int piece = std::max(1, s.piece);
-  if (s.own_blocks) return (p.seq_k + std::int64_t{piece} * s.block_n - 1) / (std::int64_t{piece} * s.block_n);
-  return (tiles_of(p, s.block_n, piece) + piece - 1) / piece;
+  if (s.own_blocks) return ceil_div(p.seq_k, std::int64_t{piece} * s.block_n);
+  return ceil_div(tiles_of(p, s.block_n, piece), piece);
 }
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
@@ -33,7 +34,7 @@ std::int64_t groups_of(const Problem& p, const Sharing& s) {
 
 std::int64_t tiles_of(const Problem& p, int block_n, int piece) {
   const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
-  return (keys.hi + block_n - 1) / block_n - keys.lo / (std::int64_t{block_n} * piece) * piece;
+  return ceil_div(keys.hi, block_n) - keys.lo / (std::int64_t{block_n} * piece) * piece;
 }
 
 int heads_together(const Problem& p, int multiprocessors) {
@@ -65,7 +66,7 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
   }
   if (s.own_blocks) return {static_cast<int>(std::min(groups, most)), 0};
   // Several whole groups a block, where that leaves few blocks with less than the others: nothing to be merged then.
-  const std::int64_t rounds = (groups + most - 1) / most, blocks = groups / rounds;
+  const std::int64_t rounds = ceil_div(groups, most), blocks = groups / rounds;
   if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
     return {static_cast<int>(blocks), 0, true};
   return {static_cast<int>(std::min<std::int64_t>(groups * std::max<std::int64_t>(1, steps_of(p, s)), most)), 0};

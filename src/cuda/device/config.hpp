@@ -1,5 +1,6 @@
 // The parts of a kernel's config, for the host and the device half: element types, and the list of its fields.
 #pragma once
+#include "algebra/ceil_div.hpp"
 #include "algebra/portable.hpp"
 
 // ONEPASS_FIELDS(Config, fields...) inside the struct: ==, and on the host each_field(config, f), which calls
@@ -60,6 +61,5 @@ ONEPASS_HD constexpr int bytes_of(ScalarType t) {
   }
   return 0;
 }
-ONEPASS_HD constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 }  // namespace onepass

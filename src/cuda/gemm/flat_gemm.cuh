@@ -41,7 +41,7 @@ struct Walk {
     tile = item / p.splits, split = item % p.splits;
     first = first_row(p, tile), end = first_row(p, tile + 1);
     step = 0;
-    steps = max(1, min(p.split_steps, (p.k + kStep - 1) / kStep - split * p.split_steps));
+    steps = max(1, min(p.split_steps, ceil_div(p.k, kStep) - split * p.split_steps));
   }
   DEV void next(const FlatGemmParams& p) {
     if (++step < steps) return;
@@ -54,7 +54,7 @@ struct Walk {
 // from `rows` on are not loaded: their sums are not used.
 template <i32 kCount>
 DEV void fetch(const void* base, const long long (&stride)[2], i32 first, i32 rows, i32 k, i32 end, u32 to) {
-  constexpr i32 kRowsAtOnce = kGemmThreads / kPieces, kTimes = (kCount + kRowsAtOnce - 1) / kRowsAtOnce;
+  constexpr i32 kRowsAtOnce = kGemmThreads / kPieces, kTimes = ceil_div(kCount, kRowsAtOnce);
   const i32 row = static_cast<i32>(threadIdx.x) / kPieces, piece = static_cast<i32>(threadIdx.x) % kPieces;
   const i32 at = k + 8 * piece;
   const u16* from = static_cast<const u16*>(base) + (first + row) * stride[0] + at * stride[1];

@@ -16,7 +16,7 @@ struct MergeConfig {
   // Elements of out per thread and step (16 bytes of a part), and threads that share a row.
   ONEPASS_HD constexpr int at_once() const { return 16 / bytes_of(input); }
   ONEPASS_HD constexpr int lanes() const {
-    const int pieces = (dim + at_once() - 1) / at_once();
+    const int pieces = ceil_div(dim, at_once());
     return pieces <= 4 ? 4 : pieces <= 8 ? 8 : pieces <= 16 ? 16 : 32;
   }
   ONEPASS_HD constexpr int rows() const { return kMergeThreads / lanes(); }  // of a block

@@ -39,7 +39,7 @@ ONEPASS_HD constexpr MlaLayout mla_layout(bool tree) {
   l.segment = l.states + 2 * kMlaRows * 16;
   l.line = l.segment + 64;
   l.flags = l.line + 32;
-  l.full = padded(l.flags + 4 * (kMlaRows + 1), 16);
+  l.full = round_up(l.flags + 4 * (kMlaRows + 1), 16);
   l.empty = l.full + 4 * 8;
   l.trees = l.empty + 4 * 8;
   l.total = l.trees + (tree ? kMlaRows * 8 : 0);

@@ -54,7 +54,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 // is told where every one of them is.
 template <i32 rows, i32 dim, i32 pitch, i32 unrolled = rows>
 struct TileCopy {
-  static constexpr i32 kBytes = dim * kElementBytes, kChunks = padded(dim, 16 * kShare) * kElementBytes / 16;
+  static constexpr i32 kBytes = dim * kElementBytes, kChunks = round_up(dim, 16 * kShare) * kElementBytes / 16;
   static constexpr i32 kAcross = kChunks <= 2    ? 2
                                  : kChunks <= 4  ? 4
                                  : kChunks <= 8  ? 8
@@ -82,7 +82,7 @@ struct TileCopy {
       const i32 bytes = bytes_of(across, chunk);
       if (kChunks < across + kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)
-      for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+      for (i32 i = 0; i < ceil_div(rows, kStep); ++i) {
         const i32 r = row + i * kStep;
         if (rows % kStep != 0 && r >= rows) break;
         const char* const at = first + r < tokens ? where(first + r) : nullptr;
@@ -109,7 +109,7 @@ struct TileCopy {
       const i32 bytes = bytes_of(across, chunk);
       if (kChunks < across + kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)
-      for (i32 i = 0; i < (rows + kStep - 1) / kStep; ++i) {
+      for (i32 i = 0; i < ceil_div(rows, kStep); ++i) {
         const i32 r = row + i * kStep;
         if (rows % kStep != 0 && r >= rows) break;
         const bool real = first + r < tokens;

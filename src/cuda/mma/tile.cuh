@@ -9,7 +9,7 @@ namespace onepass::sm80 {
 
 constexpr i32 kThreads = config.threads(), kRowTiles = config.row_tiles, kWarpRows = 16 * kRowTiles;
 constexpr i32 kElementBytes = bytes_of(features.input);
-constexpr i32 kQkDepth = padded(features.dim_qk, 16), kOutN = padded(features.dim_v, 16);  // as they are multiplied
+constexpr i32 kQkDepth = round_up(features.dim_qk, 16), kOutN = round_up(features.dim_v, 16);  // as they are multiplied
 
 // Two sums of 64 columns and more beside each other: products read less ahead.
 constexpr bool kFewRegisters = config.kSums == 2;

@@ -12,7 +12,7 @@
 namespace onepass {
 
 constexpr QuantizeConfig kQ = quantize_config;
-constexpr i32 kRun = kQuantizeRun, kLanes = kQuantizeLanes, kRuns = (kQ.dim + kLanes * kRun - 1) / (kLanes * kRun);
+constexpr i32 kRun = kQuantizeRun, kLanes = kQuantizeLanes, kRuns = ceil_div(kQ.dim, kLanes* kRun);
 constexpr i32 kThreads = kQ.threads(), kWarps = kThreads / 32;
 constexpr i32 kMixed = kQ.dim & -kQ.dim;  // columns that a rotation mixes
 

@@ -9,7 +9,7 @@ DEV u32 own_part() { return opaque_thread() / 32 % kShare; }              // of 
 DEV u32 own_rows() { return opaque_thread() / 32 / kShare * kWarpRows; }  // this warp's first row within the tile
 
 // Accumulators of this warp's part of `dim` columns.
-constexpr i32 own_sums(i32 dim) { return (dim / kGroupColumns + kShare - 1) / kShare * (kGroupColumns / 2); }
+constexpr i32 own_sums(i32 dim) { return ceil_div(dim / kGroupColumns, kShare) * (kGroupColumns / 2); }
 // The column of the j-th of them.
 DEV i32 own_column(i32 j, u32 quad) {
   constexpr i32 kOfGroup = kGroupColumns / 2;

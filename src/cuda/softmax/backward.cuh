@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
                    kC.part == SoftmaxPart::whole ? p.n : min(p.piece, p.n - from));
   const Row<kC.output> y(p.x, at, cut), dy(p.dy, index.in(p.dy) + from * p.dy.stride[3], cut);
   const Row<kC.input> dx(p.result, index.in(p.result) + from * p.result.stride[3], cut);
-  const i32 chunks = kC.kept ? 1 : (cut.body + kSlots * kThreads - 1) / (kSlots * kThreads);
+  const i32 chunks = kC.kept ? 1 : ceil_div(cut.body, kSlots * kThreads);
   const auto slot_of = [&](i32 chunk, i32 v) { return (chunk * kSlots + v) * kThreads + thread; };
 
   Numbers a[kSlots], b[kSlots];

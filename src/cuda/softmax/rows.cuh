@@ -84,7 +84,7 @@ struct RowCut {
   i32 count, head, body;  // numbers; those in front of the slots; slots
 
   DEV bool has(i32 slot) const { return kC.full || slot < body; }
-  DEV RowCut(u64 address, i32 bytes, i32 count) : count(count), head(0), body((count + kNumbers - 1) / kNumbers) {
+  DEV RowCut(u64 address, i32 bytes, i32 count) : count(count), head(0), body(ceil_div(count, kNumbers)) {
     if constexpr (kC.even) {
       body = count / kNumbers;
     } else if constexpr (kC.unit) {
@@ -98,8 +98,7 @@ struct RowCut {
     return kC.unit && j < count ? j : -1;
   }
 };
-constexpr i32 kSpare =
-    kC.unit && !kC.even ? (2 * (kNumbers - 1) + kThreads - 1) / kThreads : 0;  // of a thread, at most
+constexpr i32 kSpare = kC.unit && !kC.even ? ceil_div(2 * (kNumbers - 1), kThreads) : 0;  // of a thread, at most
 
 template <ScalarType type>
 struct Row {

@@ -67,7 +67,7 @@ bool cut(std::int64_t slots, int tensors, SoftmaxConfig& c) {
     c.threads = static_cast<int>(threads), c.slots = each;
     return true;
   };
-  const auto warps = [&](int each) { return (slots + 32 * each - 1) / (32 * each); };
+  const auto warps = [&](int each) { return ceil_div(slots, 32 * each); };
   const int most = 4 / tensors, few = most / 2;
   if (slots <= 32 * most) {
     const int each = slots <= 32 * few ? few : most;

@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kC.block(), onepass::kC.re
                    static_cast<const unsigned char*>(p.mask.data) + index.in(p.mask) + from * p.mask.stride[3],
                    p.mask.stride[3]};
   const Row<kC.output> y(p.result, index.in(p.result) + from * p.result.stride[3], cut);
-  const i32 chunks = kC.kept ? 1 : (cut.body + kSlots * kThreads - 1) / (kSlots * kThreads);
+  const i32 chunks = kC.kept ? 1 : ceil_div(cut.body, kSlots * kThreads);
   const auto slot_of = [&](i32 chunk, i32 v) { return (chunk * kSlots + v) * kThreads + thread; };
 
   Numbers s[kSlots];

@@ -26,7 +26,7 @@ constexpr ForwardConfig config = {
 namespace onepass::sm80 {
 
 constexpr u32 kBase = warps::kSharedBytes - 16;  // where the first token's address lies
-constexpr i32 pitch_of(i32 dim) { return padded(dim * kElementBytes, 128); }
+constexpr i32 pitch_of(i32 dim) { return round_up(dim * kElementBytes, 128); }
 
 struct Call {
   long long token_stride;

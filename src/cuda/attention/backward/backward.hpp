@@ -51,7 +51,7 @@ ONEPASS_HD constexpr int statistic_at(int row) { return row / 16 * 16 + row % 8 
 // Blocks of tokens of all sequences of a head. Packed, sequence b begins at block cu[b] / block + b, which leaves room
 // for those before it whatever their lengths.
 ONEPASS_HD constexpr long long padded_blocks(bool packed, long long batch, long long seq, long long total, int block) {
-  return packed ? total / block + batch : batch * ((seq + block - 1) / block);
+  return packed ? total / block + batch : batch * ceil_div(seq, block);
 }
 
 struct BackwardParams : ForwardParams {

@@ -13,7 +13,7 @@ namespace onepass {
 template <ScalarType type, i32 bytes>
 struct RowPart {
   static constexpr i32 kElement = bytes_of(type), kCount = bytes / kElement;
-  u32 word[(bytes + 3) / 4];
+  u32 word[ceil_div(bytes, 4)];
   DEV void load(const void* base, i64 at) {
     const char* const from = static_cast<const char*>(base) + at * kElement;
     if constexpr (bytes >= 4) {

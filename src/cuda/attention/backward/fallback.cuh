@@ -81,7 +81,7 @@ DEV bool sees_key(const BackwardParams& p, const WorkTile& x, i32 row) {
 // to[d] = sum of `pairs` pairs' weight times from[d], `dim` elements, by one warp. pair(i): weight of the i-th, and
 // whether it is seen; source(i): where its elements lie.
 template <ScalarType from_type, i32 dim, class Pair, class Source>
-DEV void add_pairs(float (&sum)[padded(dim, 32) / 32], i32 first, i32 last, const void* from, const Pair& pair,
+DEV void add_pairs(float (&sum)[round_up(dim, 32) / 32], i32 first, i32 last, const void* from, const Pair& pair,
                    const Source& source) {
   const i32 lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -94,7 +94,7 @@ DEV void add_pairs(float (&sum)[padded(dim, 32) / 32], i32 first, i32 last, cons
       if (!__shfl_sync(0xffffffffu, static_cast<u32>(seen), i)) continue;
       const i64 at = source(base + i);
 #pragma unroll
-      for (i32 e = 0; e < padded(dim, 32) / 32; ++e) {
+      for (i32 e = 0; e < round_up(dim, 32) / 32; ++e) {
         const i32 d = lane + 32 * e;
         if (d >= dim) continue;
         const float x = element_at<from_type>(from, at + d);
@@ -109,9 +109,9 @@ DEV void write_gradient(void* to, i64 at, float x) {
   static_cast<typename Format::Raw*>(to)[at] = Format::round(x);
 }
 template <i32 dim>
-DEV void write_sums(void* to, i64 at, const float (&sum)[padded(dim, 32) / 32]) {
+DEV void write_sums(void* to, i64 at, const float (&sum)[round_up(dim, 32) / 32]) {
 #pragma unroll
-  for (i32 e = 0; e < padded(dim, 32) / 32; ++e) {
+  for (i32 e = 0; e < round_up(dim, 32) / 32; ++e) {
     const i32 d = static_cast<i32>(threadIdx.x % 32) + 32 * e;
     if (d < dim) write_gradient(to, at + d, sum[e]);
   }
@@ -123,7 +123,7 @@ DEV void fallback_query(const BackwardParams& p, const WorkTile& x, i32 row) {
   scores.open(x);
   const Band32::Range keys = scores.band.keys_of(row);
   const i32 kv_head = x.head / p.heads_per_kv;
-  float sum[padded(features.dim_qk, 32) / 32] = {};
+  float sum[round_up(features.dim_qk, 32) / 32] = {};
   const auto pair = [&](i32 key, float& weight) {
     const PairWeights w = pair_weights(p, x, scores, row, key);
     weight = w.slope;
@@ -136,7 +136,7 @@ DEV void fallback_query(const BackwardParams& p, const WorkTile& x, i32 row) {
 
 // The rows of dK and dV of one key, by one warp.
 DEV void fallback_key(const BackwardParams& p, const KeyTile& x, i32 key) {
-  float dk[padded(features.dim_qk, 32) / 32] = {}, dv[padded(features.dim_v, 32) / 32] = {};
+  float dk[round_up(features.dim_qk, 32) / 32] = {}, dv[round_up(features.dim_v, 32) / 32] = {};
 #pragma unroll 1
   for (i32 head = x.head * p.heads_per_kv; head < (x.head + 1) * p.heads_per_kv; ++head) {
     const WorkTile y = rows_of(x, head, 0);

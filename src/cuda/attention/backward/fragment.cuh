@@ -34,7 +34,7 @@ struct Slopes {
 // Which of N weights dropout leaves: a bit each.
 template <int N>
 struct DropoutMask {
-  u32 word[features.dropout ? (N + 31) / 32 : 1];
+  u32 word[features.dropout ? ceil_div(N, 32) : 1];
   static DEV DropoutMask all() {
     DropoutMask x;
     for (u32& w : x.word) w = ~0u;
@@ -155,7 +155,7 @@ struct KeyScores : HeadScores {
       some = features.mask_mod;
       if constexpr (features.bool_mask) {
         // A word of a row holds its bits of all sixteen keys: each lane loads those of a row or two, and shows them.
-        constexpr i32 kWords = (kRows + 31) / 32;
+        constexpr i32 kWords = ceil_div(kRows, 32);
         u32 word[kWords];
 #pragma unroll
         for (i32 i = 0; i < kWords; ++i)

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <tuple>
 
+#include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/config_source.hpp"
@@ -61,7 +62,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   const auto k_blocks = static_cast<std::size_t>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
   BackwardWorkspace w{};
   const auto place = [&](std::size_t& at, std::size_t bytes) {
-    at = (w.total + 127) / 128 * 128;
+    at = round_up(w.total, 128);
     w.total = at + bytes;
   };
   const auto rows = static_cast<std::size_t>(s.block_q);
@@ -124,7 +125,7 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
 std::int64_t row_blocks(const BackwardParams& b) { return std::int64_t{b.heads} * b.q_blocks; }
 std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
   constexpr int kRows = kRowThreads / 32 * 16;  // sixteen of a warp
-  return (row_blocks(b) * s.block_q + kRows - 1) / kRows;
+  return ceil_div(row_blocks(b) * s.block_q, kRows);
 }
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 

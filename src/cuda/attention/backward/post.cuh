@@ -16,7 +16,8 @@ constexpr i32 kPostThreads = 256;
 static_assert(kBlockQ % 16 == 0);
 
 // Tiles of sixteen rows x eight columns side by side, and how many a warp loads at once: up to 8 KB.
-constexpr i32 kTilesAcross = (features.dim_qk + 7) / 8, kTilesAtOnce = kTilesAcross > 12 ? 16 : padded(kTilesAcross, 4);
+constexpr i32 kTilesAcross = ceil_div(features.dim_qk, 8),
+              kTilesAtOnce = kTilesAcross > 12 ? 16 : round_up(kTilesAcross, 4);
 // CTAs of a multiprocessor: registers of the conversion alone.
 constexpr bool kNarrowSums =
     kTilesAtOnce <= 12 || (kTilesAcross <= 16 && backward_features.gradients == ScalarType::f32);

@@ -15,7 +15,7 @@ struct PreLanes {
   static constexpr ScalarType kType = forward_features.output;
   static constexpr i32 kBytes =
       backward_shape.read_bytes < bytes_of(kType) ? bytes_of(kType) : backward_shape.read_bytes;
-  static constexpr i32 kAtOnce = kBytes / bytes_of(kType), kParts = (features.dim_v + kAtOnce - 1) / kAtOnce;
+  static constexpr i32 kAtOnce = kBytes / bytes_of(kType), kParts = ceil_div(features.dim_v, kAtOnce);
   static constexpr i32 kLanes = kParts <= 4 ? 4 : kParts <= 8 ? 8 : kParts <= 16 ? 16 : 32;
   static constexpr i32 kRows = 32 / kLanes;  // of a warp at once
 };

@@ -108,8 +108,7 @@ DEV KeyTile keys_of_mark(const BackwardParams& p, i64 mark) {
   const i32 within = static_cast<i32>(block % p.k_blocks);
   KeyTile x;
   x.head = static_cast<i32>(block / p.k_blocks);
-  x.batch =
-      features.packed ? sequence_of<kBlockK>(p.cu_k, p.batch, within) : within / ((p.seq_k + kBlockK - 1) / kBlockK);
+  x.batch = features.packed ? sequence_of<kBlockK>(p.cu_k, p.batch, within) : within / ceil_div(p.seq_k, kBlockK);
   x.map_batch = features.packed ? 0 : x.batch;
   x.q_begin = features.packed ? p.cu_q[x.batch] : 0;
   x.seq_q = features.packed ? p.cu_q[x.batch + 1] - x.q_begin : p.seq_q;
@@ -120,8 +119,8 @@ DEV KeyTile keys_of_mark(const BackwardParams& p, i64 mark) {
 }
 
 // The parts of sixteen keys, a warp each: 64 columns of dK or of dV; of tensors of several types, a key.
-constexpr i32 kSpansOfDk = backward_features.dk ? padded(features.dim_qk, fallback::kSpan) / fallback::kSpan : 0,
-              kSpansOfDv = backward_features.dv ? padded(features.dim_v, fallback::kSpan) / fallback::kSpan : 0,
+constexpr i32 kSpansOfDk = backward_features.dk ? round_up(features.dim_qk, fallback::kSpan) / fallback::kSpan : 0,
+              kSpansOfDv = backward_features.dv ? round_up(features.dim_v, fallback::kSpan) / fallback::kSpan : 0,
               kKeyParts = fallback::kRepairs || kSpansOfDk + kSpansOfDv == 0 ? kSpansOfDk + kSpansOfDv : 16;
 DEV void repair_keys(const BackwardParams& p, const KeyTile& x, i32 part, const fallback::RepairTeam& team) {
   if constexpr (fallback::kRepairs) {

@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(32)
     float sum = 0.0f;
     for (i32 b = one ? 0 : batch; b < (one ? p.batch : batch + 1); ++b) {
       const i32 keys = features.packed ? p.cu_k[b + 1] - p.cu_k[b] : p.seq_k;
-      sum += sum_of(parts, first(b) * kParts, (first(b) + (keys + kBlockK - 1) / kBlockK) * kParts);
+      sum += sum_of(parts, first(b) * kParts, (first(b) + ceil_div(keys, kBlockK)) * kParts);
     }
     if (threadIdx.x == 0) p.dslopes[batch * p.dslope_stride[0] + head * p.dslope_stride[1]] = sum;
   }

@@ -12,7 +12,7 @@ constexpr i32 kBlockQ = backward_shape.block_q, kBlockK = backward_shape.block_k
 // The first block of a batch entry, in blocks of `block` tokens.
 template <i32 block>
 DEV i32 first_block(const int* cu, i32 seq, i32 batch) {
-  return features.packed ? cu[batch] / block + batch : batch * ((seq + block - 1) / block);
+  return features.packed ? cu[batch] / block + batch : batch * ceil_div(seq, block);
 }
 DEV i32 first_q_block(const BackwardParams& p, i32 batch) { return first_block<kBlockQ>(p.cu_q, p.seq_q, batch); }
 
@@ -43,7 +43,7 @@ DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
     x.q_begin = p.cu_q[own], x.seq_q = p.cu_q[own + 1] - x.q_begin;
     x.k_begin = p.cu_k[own], x.seq_k = p.cu_k[own + 1] - x.k_begin;
   } else {
-    const i32 blocks = (p.seq_q + kBlockQ - 1) / kBlockQ;
+    const i32 blocks = ceil_div(p.seq_q, kBlockQ);
     x.map_batch = x.batch = block / blocks;
     x.seq_q = p.seq_q, x.seq_k = p.seq_k;
   }

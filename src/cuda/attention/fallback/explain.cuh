@@ -89,7 +89,7 @@ DEV u32 keys_shown(const Rows& rows, i32 i, i32 first) {
 // bits, four blocks at a time. Lane 4 g + t brings block t: what its rows see, and the words of columns 8 g to 8 g + 7.
 template <class Rows, class Team>
 DEV void compare(Elements& found, const Rows& rows, const Team& team, i32 first) {
-  constexpr i32 kQuads = (Team::kWarps + 3) / 4;
+  constexpr i32 kQuads = ceil_div(Team::kWarps, 4);
   const i32 lane = static_cast<i32>(opaque_thread() % 32), g = lane / 4, t = lane % 4;  // no register over the loop
   u32 sees[kQuads][2];
 #pragma unroll

@@ -9,7 +9,7 @@ namespace onepass::fallback {
 // neighbours. at(row): an address or null. Its loads are on their way together.
 template <bool kAligned, i32 kDim, i32 kColumns, i32 kRows, class At, class Visit, class Leave>
 DEV void each_piece(const At& at, i32 begin, i32 lane, const Visit& visit, const Leave& leave) {
-  constexpr i32 kPieces = padded(kColumns, kPiece) / kPiece,
+  constexpr i32 kPieces = round_up(kColumns, kPiece) / kPiece,
                 kAcross = kPieces > 16  ? 32
                           : kPieces > 8 ? 16
                                         : 8,

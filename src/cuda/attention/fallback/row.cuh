@@ -66,7 +66,7 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
     share = joined.alpha_a;
   }
   const Final<float> end = finalize_natural(state);
-  constexpr i32 kOwn = padded(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
+  constexpr i32 kOwn = round_up(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
   float o[kOwn] = {};
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);

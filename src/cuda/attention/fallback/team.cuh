@@ -14,13 +14,13 @@ namespace onepass::fallback {
 constexpr bool kMasksHide = features.bounded_left || features.bounded_right || features.masks() || features.tree ||
                             features.packed || features.cache();
 constexpr bool kScoresHide = kTransforms && !kCapLast;
-constexpr i32 kSpans = (features.dim_v + kSpan - 1) / kSpan;
+constexpr i32 kSpans = ceil_div(features.dim_v, kSpan);
 // fp32 beyond 256 columns has no register left: its main loop would spill.
 constexpr bool kExplains = kMasksHide && !kScoresHide && (kHalves || kSpans <= 4);
 
 // A group of spans is looked at together: the bits of a lane's elements are two registers for each.
-constexpr i32 kMostTogether = kExplains ? 4 : 1, kSpanGroups = (kSpans + kMostTogether - 1) / kMostTogether,
-              kGroupSpans = (kSpans + kSpanGroups - 1) / kSpanGroups;
+constexpr i32 kMostTogether = kExplains ? 4 : 1, kSpanGroups = ceil_div(kSpans, kMostTogether),
+              kGroupSpans = ceil_div(kSpans, kSpanGroups);
 
 // Sixteen rows that a warp has left; tile < 0: none.
 struct LeftRows {

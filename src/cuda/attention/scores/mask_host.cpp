@@ -1,8 +1,9 @@
 #include "cuda/attention/scores/mask_host.hpp"
-#include "base/text.hpp"
 
 #include <algorithm>
 
+#include "algebra/ceil_div.hpp"
+#include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "expression/mask_band.hpp"
 #include "expression/tokens.hpp"
@@ -14,8 +15,6 @@ namespace {
 
 // Keys of a tile of the packed mask: of a block of the kernel, or of the two that share a word.
 int mask_block(const TileShape& tile) { return std::max(tile.block_n, 32); }
-
-std::int64_t up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to; }
 
 struct PackedShape {  // of the packed mask; dimensions that repeat have size 1
   std::int64_t batch, heads, rows, words, tile_rows;
@@ -40,8 +39,8 @@ PackedShape packed_shape_of(const Problem& p, const TileShape& tile) {
   const BroadcastDims& s = *p.bool_mask;
   const std::int64_t rows = s.rows ? p.seq_q : 1;
   // Whole blocks of keys, rows of words aligned to 16 bytes.
-  const std::int64_t words = up(up(p.seq_k, mask_block(tile)) * mask_block(tile) / 32, 4) * 4;
-  return {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, rows, words, up(rows, 64)};
+  const std::int64_t words = round_up(round_up(p.seq_k, mask_block(tile)) / 32, 4);
+  return {s.batch ? p.batch : 1, s.heads ? p.heads_q : 1, rows, words, ceil_div(rows, 64)};
 }
 
 }  // namespace
@@ -129,9 +128,9 @@ MaskPlan plan_mask(const Problem& p, const TileShape& tile, bool fragments) {
   k.keys = static_cast<int>(p.seq_k);
   k.block_m = tile.block_m;
   k.block_n = mask_block(tile);
-  k.m_tiles = static_cast<int>(up(s.rows, tile.block_m));
+  k.m_tiles = static_cast<int>(ceil_div(s.rows, tile.block_m));
   // Tiles of one word: the padding's too, so that those of a backward pass's block of keys are read at once.
-  k.n_blocks = static_cast<int>(k.block_n == 32 ? s.words : up(p.seq_k, k.block_n));
+  k.n_blocks = static_cast<int>(k.block_n == 32 ? s.words : ceil_div(p.seq_k, k.block_n));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
   out.fragments_at = fragments ? s.bits_words() : 0;
   out.tiles_at = s.bits_words() + (fragments ? s.fragment_words() : 0);
@@ -149,7 +148,7 @@ MaskPlan plan_mask(const Problem& p, const TileShape& tile, bool fragments) {
 
 long long mod_units(const MaskPackParams& p) {
   const int block_words = p.block_n / 32, strip = 32 / block_words * block_words;
-  return p.units == 0 ? 0 : p.units / p.n_blocks * up(p.n_blocks * block_words, strip);
+  return p.units == 0 ? 0 : p.units / p.n_blocks * ceil_div(p.n_blocks * block_words, strip);
 }
 
 MaskPlan MaskPlan::at(const void* mask, void* workspace) const {

@@ -75,8 +75,7 @@ extern "C" __global__ void __launch_bounds__(256) pack_mod(const __grid_constant
   u32 *const states = reinterpret_cast<u32*>(smem), *const some = states + 32, *const hides = some + 32;  // by word
   const MaskPackParams& p = q.pack;
   const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, block_words = p.block_n / 32,
-            strip = 32 / block_words * block_words, words = p.n_blocks * block_words,
-            strips = (words + strip - 1) / strip;
+            strip = 32 / block_words * block_words, words = p.n_blocks * block_words, strips = ceil_div(words, strip);
   for (i64 unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
     const i32 s = static_cast<i32>(unit % strips);
     const i64 above = unit / strips;

@@ -137,7 +137,7 @@ struct TileScores : HeadScores {
     const u32* const from = mask_row(row) + first / 32;
     u32 bits = 0;
 #pragma unroll
-    for (int k = 0; k < (N + 15) / 16; ++k) bits |= (from[k] >> first % 32 >> 2 * quad & 0x03030303u) << 2 * k;
+    for (int k = 0; k < ceil_div(N, 16); ++k) bits |= (from[k] >> first % 32 >> 2 * quad & 0x03030303u) << 2 * k;
     return bits;
   }
 

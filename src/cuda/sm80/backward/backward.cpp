@@ -157,7 +157,7 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
   return {.block_q = c.block_m,
           .block_k = c.block_n(),
           .key_warps = c.block_n() / 16 * c.share,
-          .sum_columns = padded(static_cast<int>(p.dim_qk), 16),
+          .sum_columns = round_up(static_cast<int>(p.dim_qk), 16),
           .zero_sums = true,
           .mask_fragments = false,
           .careful = false,

@@ -18,7 +18,7 @@ struct BiasTile {  // what it spans; of a dimension along which the bias is repe
       number /= count;
       return i;
     };
-    const auto blocks = [&](i32 dim, i32 block) { return (p.bias_size[dim] + block - 1) / block; };
+    const auto blocks = [&](i32 dim, i32 block) { return ceil_div(p.bias_size[dim], block); };
     BiasTile t;
     t.n = take(blocks(3, kBlockN));
     t.m = take(blocks(2, kBlockM));
@@ -75,7 +75,7 @@ DEV void add_keys(const BackwardParams& p, u32 sm, const BiasTile& t, i32 batch,
 #pragma unroll 1
   for (x.key = t.one_n ? t.n * kBlockN : 0; x.key < to; x.key += kBlockN) {
     const Band32::Range rows = rows_that_see(band_of(p, x.seq_q, x.seq_k), x.key, min(x.key + kBlockN, x.seq_k));
-    x.m_lo = rows.lo / kBlockM, x.m_hi = (rows.hi + kBlockM - 1) / kBlockM;
+    x.m_lo = rows.lo / kBlockM, x.m_hi = ceil_div(rows.hi, kBlockM);
     add_rows(p, sm, t, x, head, sums);
   }
 }

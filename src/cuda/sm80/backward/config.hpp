@@ -33,9 +33,9 @@ struct BackwardLayout {
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
   const AttentionFeatures& f = features.forward.attention;
   BackwardLayout l{};
-  l.qk_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
-  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
-  l.ds_pitch = padded(c.block_m * bytes_of(f.input), 128);
+  l.qk_pitch = round_up(f.dim_qk * bytes_of(f.input), 128);
+  l.v_pitch = round_up(f.dim_v * bytes_of(f.input), 128);
+  l.ds_pitch = round_up(c.block_m * bytes_of(f.input), 128);
   l.q_bytes = c.block_m * l.qk_pitch;
   l.dout_bytes = c.block_m * l.v_pitch;
   l.dout_parts = features.forward.output == f.input ? 1 : 2;

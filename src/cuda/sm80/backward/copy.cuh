@@ -20,7 +20,7 @@ DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
 template <class Format>
 DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if constexpr (Format::kPacked == 2) {
-    constexpr i32 kChunks = padded(features.dim_v, 16 * kShare) / 8;
+    constexpr i32 kChunks = round_up(features.dim_v, 16 * kShare) / 8;
     const float* const from =
         static_cast<const float*>(p.dout) + token_offset(p.dout_stride, x.map_batch, step.head, x.q_begin);
 #pragma unroll 1

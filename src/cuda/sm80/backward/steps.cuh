@@ -60,7 +60,7 @@ DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& ste
 // hold.
 DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
   constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
-  constexpr i32 kOwn = (kGroups + kAcross - 1) / kAcross, kDepth = kBlockN % 32 == 0 ? 32 : 16;
+  constexpr i32 kOwn = ceil_div(kGroups, kAcross), kDepth = kBlockN % 32 == 0 ? 32 : 16;
   constexpr i32 kOfGroup = kGroupColumns / 2, kAtOnce = kOwn < 32 / kOfGroup ? kOwn : 32 / kOfGroup;
   static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
   const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;

@@ -87,7 +87,7 @@ struct RowStep {
     const unsigned char* const tiles = p.mask.tiles + x.batch * p.mask.tile_stride[0] + head * p.mask.tile_stride[1] +
                                        m * kBlockM / 64 * p.mask.tile_stride[2] + x.key / 32;
     bool all = true;
-    for (i32 n = 0; n < (kBlockN + 31) / 32 && x.key + 32 * n < x.seq_k; ++n) all = all && tiles[n] == kAllMasked;
+    for (i32 n = 0; n < ceil_div(kBlockN, 32) && x.key + 32 * n < x.seq_k; ++n) all = all && tiles[n] == kAllMasked;
     return all;
   }
 };

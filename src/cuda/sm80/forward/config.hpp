@@ -34,8 +34,8 @@ struct ForwardLayout {
 ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
   const AttentionFeatures& f = features.attention;
   ForwardLayout l{};
-  l.q_pitch = l.k_pitch = padded(f.dim_qk * bytes_of(f.input), 128);
-  l.v_pitch = padded(f.dim_v * bytes_of(f.input), 128);
+  l.q_pitch = l.k_pitch = round_up(f.dim_qk * bytes_of(f.input), 128);
+  l.v_pitch = round_up(f.dim_v * bytes_of(f.input), 128);
   l.k_bytes = c.block_n * l.k_pitch;
   l.v_bytes = c.block_n * l.v_pitch;
   const int widest = c.staged && l.v_pitch > l.q_pitch ? l.v_pitch : l.q_pitch;

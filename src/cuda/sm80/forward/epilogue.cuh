@@ -20,7 +20,8 @@ DEV void stage_pair(u32 to, float a, float b) {
 // two chunks.
 DEV void store_staged(u32 sm, const ForwardParams& p, const WorkTile& x, const float (&o)[kRowTiles][kOutSums]) {
   constexpr u32 kPitch = kLayout.v_pitch;
-  constexpr i32 kInChunk = 16 / kElementBytes, kChunks = padded(features.dim_v, kInChunk) / kInChunk;  // staged: whole
+  constexpr i32 kInChunk = 16 / kElementBytes,
+                kChunks = round_up(features.dim_v, kInChunk) / kInChunk;  // staged: whole
   constexpr i32 kOwnChunks = kShare == 1 ? kChunks : kOutSums / kInChunk * 2;
   const u32 lane = opaque_thread() % 32, own_first = own_rows();
   const u32 stage = sm + kLayout.q + own_first * kPitch;

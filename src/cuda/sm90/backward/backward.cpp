@@ -65,7 +65,7 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   c.ahead =
       c.split && dim > 128 && dim <= 192 && plain && (std::min(f.dim_qk, f.dim_v) <= 128 || register_pressure(b) == 0);
   // Two blocks share what they add; there is room in shared memory to stage it where K has three blocks of columns.
-  c.paired = c.split && plain_scores(b, c) && padded(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
+  c.paired = c.split && plain_scores(b, c) && round_up(f.dim_qk, 16) == 192 && f.dim_v <= 192 && b.dq &&
              !b.deterministic && !f.dropout && f.bias == ScalarType::none;
   if (c.paired) c.ahead = false;
   c.held = !c.paired ? 0 : f.dim_v <= 128 ? 12 : 6;
@@ -282,15 +282,16 @@ void set_head_groups(BackwardParams& b, const Problem& p, const BackwardConfig& 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,
                                const std::string& mods) {
   const AttentionFeatures& a = f.forward.attention;
-  return {c.split ? "cuda/sm90/backward/consumer/split.cuh" : "cuda/sm90/backward/backward.cuh",
-          "attention_backward",
-          text(cuda::backward_source(f, shape),
-               cuda::config_line("cuda/sm90/backward/config.hpp", "onepass::sm90", "BackwardConfig config", c)),
-          "sm_90a",
-          mods,
-          cuda::wgmma_source({c.block_q, padded(a.dim_qk, 16), padded(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),
-                              c.paired ? kPairedColumns[1] : dq_columns(a.dim_qk, c.block_q, 1)},
-                             operand_of(a.input))};
+  return {
+      c.split ? "cuda/sm90/backward/consumer/split.cuh" : "cuda/sm90/backward/backward.cuh",
+      "attention_backward",
+      text(cuda::backward_source(f, shape),
+           cuda::config_line("cuda/sm90/backward/config.hpp", "onepass::sm90", "BackwardConfig config", c)),
+      "sm_90a",
+      mods,
+      cuda::wgmma_source({c.block_q, round_up(a.dim_qk, 16), round_up(a.dim_v, 16), dq_columns(a.dim_qk, c.block_q, 0),
+                          c.paired ? kPairedColumns[1] : dq_columns(a.dim_qk, c.block_q, 1)},
+                         operand_of(a.input))};
 }
 
 constinit const Implementation kBackwardImplementation{"cuda.sm90_backward", plan, kBackward};

@@ -9,10 +9,10 @@ namespace onepass::sm90 {
 // 64 rows each where a block has 128 of them, else columns. How many columns of 64 rows a warpgroup computes:
 ONEPASS_HD constexpr int dq_columns(int dim_qk, int block_q, int group) {
   const int blocks = column_blocks(dim_qk);
-  if (block_q == 128) return padded(dim_qk, 16);
+  if (block_q == 128) return round_up(dim_qk, 16);
   if (blocks == 1) return kBlockColumns / 2;
   const int first = (blocks + 1) / 2 * kBlockColumns;
-  return group == 0 ? first : padded(dim_qk, 16) - first;
+  return group == 0 ? first : round_up(dim_qk, 16) - first;
 }
 // In the order of the accumulators: [warpgroup][warp][8 columns][lane][4].
 ONEPASS_HD constexpr int dq_block_floats(int dim_qk, int block_q) {

@@ -11,7 +11,7 @@ constexpr BackwardLayout kLayout = layout_of(backward_features, config);
 constexpr u32 kBlockM = config.block_q, kBlockN = config.block_k();
 constexpr bool kByRows = kBlockM == 128;  // how the warpgroups share dQ
 constexpr u32 kQkBlocks = column_blocks(features.dim_qk), kVBlocks = column_blocks(features.dim_v);
-constexpr u32 kQkN = padded(features.dim_qk, 16), kVN = padded(features.dim_v, 16);  // columns of dK, of dV
+constexpr u32 kQkN = round_up(features.dim_qk, 16), kVN = round_up(features.dim_v, 16);  // columns of dK, of dV
 template <u32 group>
 constexpr u32 kDqN = config.paired ? kPairedColumns[group] : dq_columns(features.dim_qk, config.block_q, group);
 template <u32 group>

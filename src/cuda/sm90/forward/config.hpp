@@ -46,7 +46,7 @@ struct ForwardLayout {
 
 // Columns of O that a warpgroup computes. Parts of V begin with a block of columns; the last may end with zeros.
 ONEPASS_HD constexpr int out_columns(int dim_v, const ForwardConfig& c) {
-  return c.v_groups == 1 ? padded(dim_v, 16) : padded((dim_v + c.v_groups - 1) / c.v_groups, kBlockColumns);
+  return c.v_groups == 1 ? round_up(dim_v, 16) : round_up(ceil_div(dim_v, c.v_groups), kBlockColumns);
 }
 ONEPASS_HD constexpr int value_blocks(const AttentionFeatures& f, ScalarType type, const ForwardConfig& c) {
   return c.v_groups == 1 ? column_blocks(f.dim_v, type) : c.v_groups * column_blocks(out_columns(f.dim_v, c), type);
@@ -65,7 +65,7 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.q = {.data = 0, .bytes = c.block_m() * qk * kBlockColumnBytes, .stages = c.q_stages};
   l.k = {.data = l.q.data_end(), .bytes = c.block_n * qk * kBlockColumnBytes, .stages = c.stages};
   l.v = {.data = l.k.data_end(),
-         .bytes = fp8 ? padded(c.block_n * padded(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
+         .bytes = fp8 ? round_up(c.block_n * round_up(f.dim_v, 16), 1024) : c.block_n * v * kBlockColumnBytes,
          .stages = c.stages};
   const int incoming_k = fp8 ? 0 : column_blocks(f.dim_qk, f.keys), incoming_v = column_blocks(f.dim_v, f.keys),
             incoming = incoming_k > incoming_v ? incoming_k : incoming_v;
@@ -80,7 +80,7 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.tiles = l.bias.data_end();
   l.scales = l.tiles + c.q_stages * kTileSlotBytes;
   l.more = l.scales + (f.keys == ScalarType::e4m3 ? 8 * c.stages : 0);
-  l.q = l.q.with_barriers(padded(l.more + 8 * c.incoming_stages, 8));
+  l.q = l.q.with_barriers(round_up(l.more + 8 * c.incoming_stages, 8));
   l.k = l.k.with_barriers(l.q.barriers_end());
   l.v = l.v.with_barriers(l.k.barriers_end());
   l.bias = l.bias.with_barriers(l.v.barriers_end());

@@ -139,8 +139,7 @@ struct Producer {
   // Ahead of a tile's first block of keys.
   DEV void open_factors(const WorkTile& tile) {
     if constexpr (config.block_scales)
-      largest_v = largest_v_factor(p, tile.batch, KeyValueView::of(p, tile).head,
-                                   (tile.seq_k + kDescaleRows - 1) / kDescaleRows);
+      largest_v = largest_v_factor(p, tile.batch, KeyValueView::of(p, tile).head, ceil_div(tile.seq_k, kDescaleRows));
   }
   // A block's share of the factor of its scores, and log2 of V's factor against the largest of its head.
   DEV void store_scales(const WorkTile& tile, i32 n) const {

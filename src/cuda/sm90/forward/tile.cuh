@@ -21,7 +21,7 @@ constexpr u32 kIncomingVBlocks = column_blocks(features.dim_v, features.keys);
 constexpr u32 kOutN = out_columns(features.dim_v, config);  // columns of P V, of a warpgroup
 constexpr u32 kOutBlocks = column_blocks(kOutN);            // of O's, 16 bits each
 constexpr u32 kDepth = 32 / bytes_of(features.input);       // columns or keys that one instruction contracts
-constexpr u32 kQkSteps = padded(features.dim_qk, kDepth) / kDepth;
+constexpr u32 kQkSteps = round_up(features.dim_qk, kDepth) / kDepth;
 constexpr bool kLateValues = config.stages == 1;  // V comes under the product in front of its own
 constexpr i32 kKeys = kBlockN;
 using Scores = TileScores<config.column_groups>;

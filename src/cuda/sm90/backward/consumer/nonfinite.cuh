@@ -53,7 +53,7 @@ DEV bool clear_nonfinite(u32 stage, u32 kept) {
 // tile.
 template <int N>
 struct Marks {
-  static constexpr i32 kWords = (N + 31) / 32;
+  static constexpr i32 kWords = ceil_div(N, 32);
   static constexpr bool kStored = stores_marks(features, config);
   const BackwardParams& p;
   const SharedMemory& memory;
@@ -127,7 +127,7 @@ struct SeenRows {
   template <int N>
   DEV void mark(const Marks<N>& marks, u32 kept) const {
     const u32 quad = threadIdx.x % 4;
-    u32 more[(N + 31) / 32] = {};
+    u32 more[ceil_div(N, 32)] = {};
 #pragma unroll
     for (u32 g = 0; g < N / 4; ++g) {
       u32 hit[2] = {0, 0};
