@@ -168,7 +168,7 @@ def crowded(root):
 
 
 def algebra(path, code):
-    if not path.startswith(("src/", "tools/", "include/", "python/")):
+    if not path.startswith(("src/", "libtorch/", "tools/", "include/", "python/")):
         return
     if path.startswith(ALGEBRA_FOLDERS) or path in ALGEBRA_ADAPTERS:
         return

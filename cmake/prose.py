@@ -15,12 +15,12 @@ import tokenize
 # A path is checked if it begins with an entry of the first tuple and with none of the second.
 SWITCHED_ON = {
     "string": (
-        ("bench/", "include/", "python/", "src/", "tools/"),
+        ("bench/", "include/", "libtorch/", "python/", "src/", "tools/"),
         (
             "bench/studies/fp8_model.py",  # the texts that its model reads
         ),
     ),
-    "comment": (("bench/", "cmake/", "include/", "python/", "src/", "tests/", "tools/", "website/"), ()),
+    "comment": (("bench/", "cmake/", "include/", "libtorch/", "python/", "src/", "tests/", "tools/", "website/"), ()),
     "page": (
         ("CHANGELOG", "README", "SECURITY", "bench/", "docs/", "src/"),
         ("docs/reference/support.md",),  # sentences of the library, checked as strings
@@ -176,7 +176,7 @@ def complaints(path, text):
 
 def main(paths):
     count = 0
-    for path in map(pathlib.Path, paths or ["README.md", "docs", "include", "python", "src", "tools"]):
+    for path in map(pathlib.Path, paths or ["README.md", "docs", "include", "libtorch", "python", "src", "tools"]):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and file.suffix in CXX | PYTHON | {".md"} and not file.name.endswith(".zh.md"):
                 for _, message in found(file.as_posix(), file.read_text(errors="replace")):

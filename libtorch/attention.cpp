@@ -2,9 +2,9 @@
 // threads or stream.
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <string>
 
+#include "algebra/scalar.hpp"
 #include "base/text.hpp"
 #include "cuda/driver/api.hpp"
 #include "libtorch/operators.hpp"
@@ -143,7 +143,7 @@ Owned new_rows(const Call& call, bool asked) {
   const auto q = sizes_of(call.q());
   std::vector<std::int64_t> sizes(q.begin(), q.end() - 1);
   if (call.packed()) sizes = {q[1], q[0]};
-  return filled(empty(sizes, {}, dtype, call.q()), call.packed(), -std::numeric_limits<double>::infinity());
+  return filled(empty(sizes, {}, dtype, call.q()), call.packed(), ScalarArith<double>::neg_inf());
 }
 
 constexpr Role kDifferentiable[] = {Role::q, Role::k, Role::v, Role::bias, Role::alibi_slopes, Role::sinks};
