@@ -89,7 +89,9 @@ class Prose(unittest.TestCase):
         for folder in (folder for layer in check_repository.LAYERS for folder in layer):
             code = '// Of a row.\nf("it is no row");\nx = -std::numeric_limits<float>::infinity();\n'
             found = check_repository.complaints(f"{folder}/a.cpp", code)
-            free = folder.startswith(check_repository.ALGEBRA_FOLDERS) or f"{folder}/".startswith(check_repository.ALGEBRA_FOLDERS)
+            free = folder.startswith(check_repository.ALGEBRA_FOLDERS) or f"{folder}/".startswith(
+                check_repository.ALGEBRA_FOLDERS
+            )
             self.assertEqual(len(found), 2 if free else 3, found)
 
 

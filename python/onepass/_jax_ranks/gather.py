@@ -98,7 +98,8 @@ class Gather(Device):
                 slots.append(found[r, i])
                 add_up(slots, order.additions.get(len(slots) - 1, ()))
         (slot,) = order.slots
-        return sums, slots[slot] + 0.0  # -0 becomes 0, so that absent terms and terms of 0 have the same bits
+        total = slots[slot]  # absent terms and terms of 0 have the same bits; XLA would drop "+ 0.0"
+        return sums, jnp.where(total == 0, 0.0, total)  # -0 becomes 0
 
     def _sums(self, r: int, side: Any, h: slice, given: Any, keys: Any, sums: Sums) -> list[Any]:
         """An array to go home for each of the plan's nodes; None is zero."""
