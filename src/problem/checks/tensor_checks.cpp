@@ -75,11 +75,16 @@ void check_roles(Op op, const Tensors& t) {
   if (!mods && !t.mod_buffers.empty()) refuse("mod_buffers", &kForward);
   const RoleRow& base = row_of(op->base);
   const Device device = tensor_of(t, base).device;
+  const auto check_one = [&](std::string_view name, const ConstTensor& tensor) {
+    check_tensor(name, tensor);
+    want(tensor.device == device, ErrorCode::bad_device, name, " must be on ", ShownDevice{device}, ", as ", base.name,
+         " (got ", ShownDevice{tensor.device}, ")");
+  };
+  if (tensor_of(t, base).given()) check_one(base.name, tensor_of(t, base));
+  for (std::size_t i = 0; i < t.outs.size(); ++i) check_one(text("outs[", i, "]"), t.outs[i]);
+  for (std::size_t i = 0; i < t.lses.size(); ++i) check_one(text("lses[", i, "]"), t.lses[i]);
   for_each_role(op, t, [&](const RoleRow& row, const auto& tensor) {
-    if (!tensor.given()) return;
-    check_tensor(row.name, tensor);
-    want(tensor.device == device, ErrorCode::bad_device, row.name, " must be on ", ShownDevice{device}, ", as ",
-         base.name, " (got ", ShownDevice{tensor.device}, ")");
+    if (tensor.given()) check_one(row.name, tensor);
   });
 }
 

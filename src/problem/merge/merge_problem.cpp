@@ -11,15 +11,8 @@
 namespace onepass {
 namespace {
 
-void check_beside_out(const std::string& name, const ConstTensor& t, const ConstTensor& out) {
-  check_tensor(name, t);
-  want(t.device == out.device, ErrorCode::bad_device, name, " must be on ", ShownDevice{out.device}, ", as out (got ",
-       ShownDevice{t.device}, ")");
-}
-
 // [.., rows, dim] as `like`
 void want_values(const std::string& name, const ConstTensor& t, const ConstTensor& like) {
-  check_beside_out(name, t, like);
   want(t.rank >= 2, ErrorCode::bad_shape, name, " must have shape [.., rows, dim] (got ", ShownShape{t}, ")");
   want(t.rank == like.rank && t.shape == like.shape, ErrorCode::bad_shape, name, " must have shape ", ShownShape{like},
        ", as out (got ", ShownShape{t}, ")");
@@ -30,7 +23,6 @@ void want_values(const std::string& name, const ConstTensor& t, const ConstTenso
 
 // [.., rows]: `out` without its last dimension
 void want_lse(const std::string& name, const ConstTensor& t, const Tensor& out) {
-  check_beside_out(name, t, out);
   want(t.dtype == DType::f32, ErrorCode::bad_dtype, name, " must be fp32 (got ", name_of(t.dtype), ")");
   want(t.rank == out.rank - 1 && std::equal(t.shape.begin(), t.shape.begin() + t.rank, out.shape.begin()),
        ErrorCode::bad_shape, name, " must have the shape of out, ", ShownShape{out},
