@@ -209,14 +209,7 @@ void each_group(const Job& all, const F& f) {
     const Range heads_kv{kv * g / groups, kv * (g + 1) / groups};
     const Range heads{heads_kv.begin * group, heads_kv.end * group};
     const AttentionTensors tensors = of_heads(all.tensors, heads, heads_kv);
-    f(Job{.transport = all.transport,
-          .how = all.how,
-          .tensors = tensors,
-          .options = all.options,
-          .launch = all.launch,
-          .visibility = all.visibility,
-          .needs = all.needs,
-          .first_head = heads.begin});
+    f(all.on(tensors, heads.begin));
   }
 }
 

@@ -23,6 +23,10 @@ struct Job {
   Index me() const { return transport.rank(); }
   Index ranks() const { return transport.ranks(); }
   Device device() const { return tensors.q.device; }
+  // The same call on some heads, of which the first is number `head`.
+  Job on(const AttentionTensors& of_heads, Index head) const {
+    return {transport, how, of_heads, options, launch, visibility, needs, head};
+  }
 };
 
 // Keys that a rank has; fp32 gradients of a part's keys.

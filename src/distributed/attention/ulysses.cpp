@@ -73,15 +73,8 @@ class Ulysses {
         tensors.lse = writable(heads_of(without_column(whole[5]), call));
       }
       if (whole.size() > 6) tensors.dlse = heads_of(without_column(whole[6]), call);
-      const Job job{.transport = job_.transport,
-                    .how = job_.how,
-                    .tensors = tensors,
-                    .options = job_.options,
-                    .launch = job_.launch,
-                    .visibility = job_.visibility,
-                    .needs = job_.needs,
-                    .first_head = heads.begin};
-      f(job, Keys{slice(whole[1], 1, call.heads_kv), slice(whole[2], 1, call.heads_kv)}, call);
+      f(job_.on(tensors, heads.begin), Keys{slice(whole[1], 1, call.heads_kv), slice(whole[2], 1, call.heads_kv)},
+        call);
     }
   }
   // out and lse are results of the forward, which the backward reads.
