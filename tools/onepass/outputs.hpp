@@ -16,7 +16,7 @@ namespace onepass::cli {
 struct RowFile {
   Role role;
   const char* option;
-  std::string path = "";  // .npy; empty if it is in the .safetensors file of out
+  std::string path{};  // .npy; empty if it is in the .safetensors file of out
   bool wanted = false;
 };
 

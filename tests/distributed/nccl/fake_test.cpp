@@ -78,14 +78,15 @@ TEST(NcclTransport, AttentionIsThatOfOneDevice) {
   Call one(whole, 0);
   attention(one.forward, causal);
   attention_backward(one.backward, causal);
-  for (const auto& [ranks, scheme] : {std::pair{1, Scheme::gather},
-                                      {2, Scheme::gather},
-                                      {3, Scheme::gather},
-                                      {3, Scheme::ring},
-                                      {3, Scheme::ulysses}}) {
-    on_ranks(ranks, [&](NcclTransport& transport) {
+  struct Case {
+    int ranks;
+    Scheme scheme;
+  };
+  for (const Case& c : {Case{1, Scheme::gather}, Case{2, Scheme::gather}, Case{3, Scheme::gather},
+                        Case{3, Scheme::ring}, Case{3, Scheme::ulysses}}) {
+    on_ranks(c.ranks, [&](NcclTransport& transport) {
       const Layout layout = Layout::zigzag(50, transport.ranks());
-      const ContextParallel how{.layout = layout, .scheme = scheme};
+      const ContextParallel how{.layout = layout, .scheme = c.scheme};
       Call mine(layout, transport.rank());
       context_parallel_attention(transport, how, mine.forward, causal);
       context_parallel_attention_backward(transport, how, mine.backward, causal);
