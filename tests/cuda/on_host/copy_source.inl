@@ -38,7 +38,7 @@ void copy(const Call& call) {  // by one thread
 }
 template <i32... before>
 constexpr auto table(std::integer_sequence<i32, before...>) {
-  return std::array{&copy<before + 1>...};
+  return std::array<void (*)(const Call&), sizeof...(before)>{&copy<before + 1>...};
 }
 constexpr auto kCopies = table(std::make_integer_sequence<i32, 512>{});
 
