@@ -13,6 +13,7 @@ from ._gradients import attention_backward
 from ._quantize import fp8_options, quantize
 from ._quantized import NAMES, Quantized, carried
 from ._softmax import merge_lse, softmax, softmax_backward
+from ._statistics import key_mass, weights
 
 __version__ = _onepass.__version__
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "cascade",
     "explain",
     "flat_gemm",
+    "key_mass",
     "linear",
     "merge",
     "merge_lse",
@@ -32,6 +34,7 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "unified_max_of",
+    "weights",
     "__version__",
 ]
 

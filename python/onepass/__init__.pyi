@@ -6,7 +6,7 @@ from typing_extensions import Unpack
 from ._block_mask import BlockMask as BlockMask
 from ._block_mask import block_mask as block_mask
 from ._quantized import Quantized as Quantized
-from ._signatures import AppendOptions, AttentionOptions, BackwardOptions, Layout
+from ._signatures import AppendOptions, AttentionOptions, BackwardOptions, Layout, StatisticsOptions
 
 __version__: str
 __all__: list[str]
@@ -81,6 +81,10 @@ def attention_backward(
     deterministic: bool = False,
     **options: Unpack[BackwardOptions[Any]],
 ) -> tuple[_Array, ...]: ...
+def key_mass(q: _Array, k: Any, lse: Any, **options: Unpack[StatisticsOptions[Any]]) -> _Array: ...
+def weights(
+    q: _Array, k: Any, lse: Any, *, mean: Literal["heads"] | None = "heads", **options: Unpack[StatisticsOptions[Any]]
+) -> _Array: ...
 def append_kv(
     k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, q_out: Any = None, **options: Unpack[AppendOptions[Any]]
 ) -> Any: ...

@@ -10,7 +10,7 @@ from . import _kinds, _onepass
 from . import _numpy as np
 from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
-_DATA = ("float32", "float16", "bfloat16")
+DATA = ("float32", "float16", "bfloat16")
 _FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
 _KINDS = "a NumPy array, a torch tensor or an array with DLPack"
 
@@ -66,7 +66,7 @@ def dtype_name(name: str, x: Any) -> Any:
     if known and (known != _FLOAT8 or name == "q"):
         return known
     word = str(dtype).rpartition(".")[2]
-    if word not in _DATA and not (name == "q" and word == _FLOAT8):
+    if word not in DATA and not (name == "q" and word == _FLOAT8):
         accepted = "float16, bfloat16 or float8_e4m3fn" if name == "q" else "float16 or bfloat16"
         raise TypeError(f"{name} must be float32, {accepted} (got {word})")
     return _names.setdefault(dtype, word)

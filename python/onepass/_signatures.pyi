@@ -54,6 +54,13 @@ class AttentionOptions(BackwardOptions[_Array], Generic[_Array], total=False):
     accumulation: Literal["exact", "fast"]
     unified_max: float | None
 
+class StatisticsOptions(BackwardOptions[_Array], Generic[_Array], total=False):
+    """Keywords of key_mass and weights."""
+
+    deterministic: bool
+    seqused_k: _Array | None
+    page_table: _Array | None
+
 class AppendOptions(TypedDict, Generic[_Array], total=False):
     """Keywords of append_kv."""
 

@@ -16,9 +16,10 @@ from ._torch_cascade import cascade
 from ._torch_merge import merge
 from ._torch_place import register, sdpa
 from ._torch_sdpa import scaled_dot_product_attention
+from ._torch_statistics import key_mass, weights
 
 __all__ = ["append_kv", "attention", "cascade", "merge", "quantize", "register", "scaled_dot_product_attention", "sdpa"]
-__all__ += ["Quantized"]
+__all__ += ["Quantized", "key_mass", "weights"]
 _FLEX = ["BlockMask", "and_masks", "create_block_mask", "flex_attention", "noop_mask", "or_masks"]
 __all__ += _FLEX
 

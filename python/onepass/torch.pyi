@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from . import context_parallel as context_parallel
 from ._flex.block_mask import BlockMask as BlockMask
 from ._quantized import Quantized as Quantized
-from ._signatures import AppendOptions, AttentionOptions
+from ._signatures import AppendOptions, AttentionOptions, StatisticsOptions
 from ._signatures import Layout as _Layout
 
 class _Options(AttentionOptions[Tensor], total=False):
@@ -60,6 +60,15 @@ def attention(
     return_max: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> Tensor | tuple[Tensor, Tensor]: ...
+def key_mass(q: Tensor, k: Tensor, lse: Tensor, **options: Unpack[StatisticsOptions[Tensor]]) -> Tensor: ...
+def weights(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    *,
+    mean: Literal["heads"] | None = "heads",
+    **options: Unpack[StatisticsOptions[Tensor]],
+) -> Tensor: ...
 def append_kv(
     k_new: Tensor, v_new: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Unpack[AppendOptions[Tensor]]
 ) -> Tensor | None: ...

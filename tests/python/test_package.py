@@ -35,6 +35,7 @@ def keywords(function, known):
     return {x.arg for x in function.args.kwonlyargs} | (fields(options.annotation, known) if options else set())
 
 
+FORWARD = "cascade", "key_mass", "weights"  # their options to another function
 SHARED = defined(PACKAGE / "_signatures.pyi")
 
 
@@ -69,7 +70,7 @@ def test_stubs_of_interfaces_have_the_codes_parameters(module):
     known = SHARED | stub
     public = " ".join(re.findall(r"(?:__all__ \+?|_FLEX )= \[(.*?)\]", (PACKAGE / f"{module}.py").read_text(), re.S))
     elsewhere = {"Layout", "context_parallel_attention"}  # the stub imports them from a typed package
-    for name in set(re.findall(r'"(\w+)"', public)) - elsewhere - {"Quantized", "BlockMask", "cascade"}:  # it forwards
+    for name in set(re.findall(r'"(\w+)"', public)) - elsewhere - {"Quantized", "BlockMask", *FORWARD}:
         mine, theirs = (x[name].args for x in (stub, code))
         assert [x.arg for x in mine.args] == [x.arg for x in theirs.args], name
         assert keywords(stub[name], known) == {x.arg for x in theirs.kwonlyargs}, name
