@@ -9,7 +9,7 @@ import onepass.torch
 import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
-from rank_processes import sentence, spawned  # noqa: F401  tests call it by this name
+from rank_processes import device, sentence, spawned, those_that_fit  # noqa: F401  tests call them by this name
 
 import reference
 
@@ -120,11 +120,12 @@ def one_device(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=Non
     """The same by one call of the library, documents packed; with a bias, whose columns are positions, a call each."""
     if documents and "bias" in o:
         return of_each_document(q, k, v, dout, dlse, documents, causal=causal, window=window, **o)
+    q, k, v, dout, dlse, o = on_device(q, k, v, dout, dlse, o)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     side = {name: o.pop(name).clone().requires_grad_() for name in SIDE if name in o}
     words = {"mask": "aligned_top_left", "window": (window[0], 0 if causal else window[1]), "threads": 1, **o, **side}
     if documents:
-        cu = torch.tensor(documents, dtype=torch.int32)
+        cu = torch.tensor(documents, dtype=torch.int32, device=q.device)
         q, k, v = (x[0].transpose(0, 1) for x in leaves)
         out, lse = onepass.torch.attention(q, k, v, return_lse=True, cu_seqlens_q=cu, cu_seqlens_k=cu, **words)
         out, lse = out.transpose(0, 1)[None], lse[None]
@@ -133,7 +134,16 @@ def one_device(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=Non
     loss = (out.float() * dout.float()).sum() + (0 if dlse is None else (lse.masked_fill(lse.isinf(), 0) * dlse).sum())
     loss.backward()
     found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
-    return named([x.detach() for x in found], side)
+    return named([x.detach().cpu() for x in found], side)
+
+
+def on_device(*tensors_and_options):
+    """The same where this process computes: tensors, None, and dicts of options."""
+
+    def moved(x):
+        return x.to(device()) if isinstance(x, torch.Tensor) else x
+
+    return [{k: moved(y) for k, y in x.items()} if isinstance(x, dict) else moved(x) for x in tensors_and_options]
 
 
 def of_each_document(q, k, v, dout, dlse, documents, bias, **o):
@@ -146,6 +156,7 @@ def of_each_document(q, k, v, dout, dlse, documents, bias, **o):
 
 def sharded(layout, rank, q, k, v, dout, dlse, **o):
     """This rank's tensors, and its parts of the gradients that are sums over ranks."""
+    q, k, v, dout, dlse, o = on_device(q, k, v, dout, dlse, o)
     leaves = [layout.shard(x, rank).requires_grad_() for x in (q, k, v)]
     side = {}
     for name in SIDE:
@@ -161,7 +172,7 @@ def sharded(layout, rank, q, k, v, dout, dlse, **o):
         loss = loss + (lse.masked_fill(lse.isinf(), 0) * layout.shard(dlse, rank)).sum()
     loss.backward()
     found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
-    return named([x.detach() for x in found], side)
+    return named([x.detach().cpu() for x in found], side)
 
 
 def together(layout, by_rank, length):
@@ -297,12 +308,12 @@ def dropped(rank, ranks, folder):
     q, k, _, _ = inputs(48)
     v = torch.eye(48).expand(1, 2, 48, 48)
     layout = Layout.zigzag(48, ranks, multiple=4)
-    mine = [layout.shard(x, rank) for x in (q, k, v)]
+    mine = [layout.shard(x, rank) for x in on_device(q, k, v)]
     torch.manual_seed(rank)
     for scheme, seed in (("gather", 7), ("ring", 7), ("ulysses", 7), ("gather", None)):
         out = attention(*mine, layout=layout, scheme=scheme, causal=True, dropout_p=0.4, seed=seed)
         by_rank = [None] * ranks
-        dist.gather_object(out != 0, by_rank if rank == 0 else None)
+        dist.gather_object((out != 0).cpu(), by_rank if rank == 0 else None)
         if rank == 0:
             found[scheme, seed] = layout.whole(by_rank)
     return found

@@ -1,4 +1,4 @@
-"""Jobs that several processes of a group do over gloo."""
+"""Jobs that several processes of a group do over gloo; with ONEPASS_RANKS=cuda over NCCL, each on a GPU of its own."""
 
 import datetime
 import multiprocessing
@@ -8,6 +8,18 @@ import tempfile
 
 import torch
 import torch.distributed as dist
+
+ON_GPUS = os.environ.get("ONEPASS_RANKS") == "cuda"
+
+
+def device():
+    """Where the tensors of this process lie."""
+    return torch.device("cuda", torch.cuda.current_device()) if ON_GPUS else torch.device("cpu")
+
+
+def those_that_fit(ranks):
+    """The numbers of ranks that have a GPU each; on the CPU all of them."""
+    return tuple(r for r in ranks if r <= torch.cuda.device_count()) if ON_GPUS else ranks
 
 
 def sentence(call):
@@ -22,8 +34,11 @@ def sentence(call):
 def _work(rank, ranks, own, folder, job):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if ON_GPUS:
+        torch.cuda.set_device(rank)
     store = dist.FileStore(str(own / "store"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=300))
+    backend, limit = "nccl" if ON_GPUS else "gloo", datetime.timedelta(seconds=300)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
     found = job(rank, ranks, folder)
     if rank == 0:
         torch.save(found, own / "answer")

@@ -15,7 +15,7 @@ import context_parallel_pooled  # noqa: E402
 import onepass.torch  # noqa: E402
 from onepass.context_parallel import Layout, attention  # noqa: E402
 
-RANKS = 1, 2, 3, 4
+RANKS = cases.those_that_fit((1, 2, 3, 4))
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
 
 def test_fp32_errors_are_those_of_one_device(tmp_path):
     """Sums over many results. A ring merges states whose LSE is rounded to fp32: docs/notes/context-parallel.md."""
-    found = cases.spawned(context_parallel_pooled.pooled, 4, tmp_path)
+    found = cases.spawned(context_parallel_pooled.pooled, max(RANKS), tmp_path)
     assert len(found) == 3 * len(cases.MASKS) * 5
     bounds = {key: 1.08 if key[0] == "ring" and key[2] == "out" else 1.05 for key in found}
     assert not {key: x for key, x in found.items() if x > bounds[key]}
@@ -62,7 +62,7 @@ def test_fp32_errors_are_those_of_one_device(tmp_path):
 
 def test_reproducible_results_have_the_same_bits_for_any_number_of_ranks(tmp_path):
     one = cases.spawned(cases.reproduced, 1, tmp_path)
-    for ranks in (2, 3, 4, 8):
+    for ranks in cases.those_that_fit((2, 3, 4, 8)):
         other = cases.spawned(cases.reproduced, ranks, tmp_path)
         different = [
             f"{name} {key}" for name in one for key in one[name] if not torch.equal(one[name][key], other[name][key])
@@ -70,7 +70,7 @@ def test_reproducible_results_have_the_same_bits_for_any_number_of_ranks(tmp_pat
         assert not different, f"{ranks} ranks: {different}"
 
 
-@pytest.mark.parametrize("ranks", (1, 2, 3, 8))
+@pytest.mark.parametrize("ranks", cases.those_that_fit((1, 2, 3, 8)))
 def test_dropout_leaves_the_weights_that_it_leaves_on_one_device(ranks, tmp_path):
     q, k, _, _ = cases.inputs(48)
     v = torch.eye(48).expand(1, 2, 48, 48)
@@ -78,8 +78,8 @@ def test_dropout_leaves_the_weights_that_it_leaves_on_one_device(ranks, tmp_path
     drawn = int(torch.randint(2**62, (1,)))  # by rank 0
     for (scheme, seed), left in cases.spawned(cases.dropped, ranks, tmp_path).items():
         whole = onepass.torch.attention(
-            q, k, v, mask="causal_top_left", dropout_p=0.4, seed=drawn if seed is None else seed
-        )
+            *cases.on_device(q, k, v), mask="causal_top_left", dropout_p=0.4, seed=drawn if seed is None else seed
+        ).cpu()
         assert torch.equal(left, whole != 0), (scheme, seed)
         assert 0.2 < left.float().mean() < 0.4
 
