@@ -137,6 +137,12 @@ Inputs make_inputs(const Problem& problem, std::uint64_t seed, Distribution dist
     throw Error(ErrorCode::bad_value,
                 text("\"", to_string(problem), "\" must give the lengths of its sequences: varlen=..."));
   }
+  // The oracle and the rule visit each of them, also where there is nothing to compute.
+  constexpr std::int64_t kMostVisited = 1 << 26;
+  const std::int64_t heads = problem.batch * std::max(problem.heads_q, problem.heads_kv);
+  const std::int64_t visited = std::max({heads, problem.m, problem.n});
+  want(visited <= kMostVisited, ErrorCode::unsupported, "a problem to check must have at most ", kMostVisited,
+       " heads in all sequences, and rows of a matrix (got ", visited, ")");
   return Maker(problem, seed, distribution, placement).make();
 }
 

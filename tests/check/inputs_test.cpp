@@ -154,6 +154,9 @@ TEST(Inputs, PageEndFaultsBeyondTheEndAndOnWrites) {
 TEST(Inputs, RefuseWhatTheyCannotMake) {
   EXPECT_THROW(make_inputs(parse_problem("b2 h1 d8 packed=4:4")), Error);
   EXPECT_THROW(make_inputs(parse_problem("b2 h1 s4 d8 cuda")), Error);
+  for (const char* line : {"b1099511627776 h1 s0 d8", "append h1099511627776 s0 d8", "merge n2 b1099511627776 s0 d8",
+                           "flat_gemm m1099511627776 n0 k8 bf16", "linear m0 n1099511627776 k0"})
+    EXPECT_THROW(make_inputs(parse_problem(line)), Error) << line;  // the oracle would visit each head or row
 }
 
 TEST(SetWhere, WritesTheElementsOfATensorAndNoOthers) {
