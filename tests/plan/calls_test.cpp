@@ -84,6 +84,39 @@ TEST(Plan, OfEachOperatorsTensorsComputesWhatItsFunctionDoes) {
       [&](float* descale) { quantize(x, y, t(descale, {1, 1, 1}), {}, rotated); }, rotated);
 }
 
+// As by run(). Each call has an output inside another tensor of it.
+TEST(Plan, OfTensorsThatShareMemoryIsRefused) {
+  std::vector<float> a(64), b(64), c(64);
+  std::vector<std::uint8_t> e4m3(64);
+  const auto t = [](std::vector<float>& data, std::initializer_list<std::int64_t> shape) {
+    return view(data.data(), shape);
+  };
+  const auto refused = [](const auto& tensors, const std::string& sentence) {
+    try {
+      static_cast<void>(make_plan(tensors));
+      ADD_FAILURE() << sentence << ": a plan was made";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), sentence);
+    }
+  };
+  const Tensor x = t(a, {1, 1, 4, 8});
+  refused(AttentionTensors{.q = x, .k = x, .v = x, .out = x}, "out must not share memory with q");
+  refused(AttentionTensors{.q = x, .k = x, .v = x, .out = t(b, {1, 1, 4, 8}), .lse = t(b, {1, 1, 4})},
+          "lse must not share memory with out");
+  refused(MergeTensors{.outs = {x}, .lses = {t(c, {1, 1, 4})}, .out = t(b, {1, 1, 4, 8}), .lse = t(b, {1, 1, 4})},
+          "lse must not share memory with out");
+  refused(MergeTensors{.outs = {x}, .lses = {t(c, {1, 1, 4})}, .out = x, .lse = {}},
+          "out must not share memory with outs[0]");
+  refused(SoftmaxTensors{.x = t(a, {4, 8}), .y = t(b, {4, 8}), .lse = t(b, {4})}, "y must not share memory with lse");
+  refused(FlatGemmTensors{.x = t(a, {4, 8}), .w = t(b, {4, 8}), .y = t(a, {4, 4})}, "y must not share memory with x");
+  refused(LinearTensors{.x = t(a, {4, 8}), .w = t(b, {4, 8}), .y = t(b, {4, 4})}, "y must not share memory with w");
+  refused(QuantizeTensors{.x = x,
+                          .y = Tensor(e4m3.data(), DType::f8e4m3, {1, 1, 4, 8}),
+                          .descale = t(b, {1, 1, 1}),
+                          .mean = t(b, {1, 1, 8})},
+          "mean must not share memory with descale");
+}
+
 // Each explanation begins with the line of its problem, and names what a call would run.
 TEST(Explain, OfACallIsThatOfItsProblem) {
   std::vector<float> a(64), b(64), c(64), d(8), e(64);

@@ -17,7 +17,9 @@ struct Call {
 
 inline Problem problem_of(const Call& c) { return problem_of_call(c.op, c.tensors, c.options); }
 inline Plan plan_of(const Call& c, std::string_view implementation, const Executor* executor) {
-  return make_plan(problem_of(c), implementation, executor);
+  const Problem problem = problem_of(c);
+  check_apart(c.op, c.tensors);  // as in run(): no plan for tensors that it would refuse
+  return make_plan(problem, implementation, executor);
 }
 inline std::string explained(const Call& c) { return explain(problem_of(c), &c.tensors); }
 inline void compute(const Call& c, const Launch& launch, std::string_view implementation = {}) {
