@@ -50,7 +50,8 @@ void set_layout(Problem& p, std::initializer_list<int> order) {
 }  // namespace
 
 double Problem::effective_scale() const {
-  return scale ? *scale : op->unit_scale ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+  if (!scale) return op->unit_scale ? 1.0 : 1.0 / std::sqrt(static_cast<double>(dim_qk));
+  return op->unit_scale || std::abs(*scale) >= 0x1p-126 ? *scale : 0.0;
 }
 
 void set_contiguous(Problem& p) { set_layout(p, {2, 1, 0}); }

@@ -171,7 +171,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   bool packed_k() const { return varlen && !seqused && !paged(); }               // k and v are [total_k, heads, dim]
   DType key_dtype() const { return kv_dtype.value_or(dtype); }                   // of k and v
   std::int64_t group() const { return heads_kv == 0 ? 1 : heads_q / heads_kv; }  // query heads per K/V head
-  double effective_scale() const;
+  double effective_scale() const;  // of attention 0 below 2^-126, which kernels flush to 0
 };
 
 // q, k, v and out row-major over [batch, heads, seq, dim] (packed: [total, heads, dim]) or [batch, seq, heads, dim],

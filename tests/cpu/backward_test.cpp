@@ -77,6 +77,10 @@ constexpr const char* kLines[] = {
     "bwd b2 h4/2 s300x700 d32 bias=fp32:1111 grads=dq,dk,dv,dbias",
     "bwd b2 h4/2 s300x700 d32 bias=fp32:11q1 alibi sinks grads=dbias,dsinks,dalibi_slopes dlse",
     "bwd b2 h4/2 s130x133 d64 grads=dq dropout=0.5",
+    "bwd h4/2 s130x133 d64 scale=1.2e-38",  // gradients below 2^-126 become 0
+    "bwd h4/2 s130x133 d64 scale=1e-38",    // so does the scale
+    "bwd h4/2 s130x133 d64 bf16 scale=-1.2e-38",
+    "bwd h4/2 s130x133 d64 softcap=1e-6",  // which is less than a score's rounding
     "bwd b2 h4/2 s130x133 d64 grads=dk softcap=4",
     "bwd b2 h4/2 s130x133 d64 bf16 grads=dv dropout=0.5 mask=b1qk",
     "bwd b2 h4/2 s130x133 d64 grads=dsinks sinks dlse",

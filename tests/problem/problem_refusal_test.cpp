@@ -51,6 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 window=-2:0", "left side must be -1 (unbounded)", "(got -2)"},
         Wrong{"s5 d8 window=0:-5", "right side must be -1 (unbounded)", "(got -5)"},
         Wrong{"s5 d8 scale=inf", "scale must be -2.3e38 to 2.3e38", "(got inf)"},
+        Wrong{"s5 d8 softcap=1e-30", "softcap must be 0 (none) or at least 1e-20", "(got 1e-30)"},
         Wrong{"s5 d8 scale=-1e39", "scale must be -2.3e38 to 2.3e38", "(got -1e+39)"},
         Wrong{"s5 d8 causal_top_left window=4:5", "right side must be -1 or 0 with a causal mask", "(got 5)"},
         Wrong{"s5 d8 causal_offset", "'causal_offset'", "a word"},

@@ -37,10 +37,16 @@ double score_terms(const Inputs& in) {
          longest(in.tensors.k, p.heads_kv, true);
 }
 
+// The error of a product of a probability and, with softcap, of the cap's slope 1 - tanh^2, as a share of the sizes of
+// the terms. The slope falls like e^(-2 |s| / softcap) and s is known to u t.
+double unsure(const Problem& p, double t) {
+  return rounding_unit(DType::f32) * (2 * t + (p.softcap > 0 ? 2 * t / double{p.softcap} : 0) + 16);
+}
+
 class GradientJudge {
  public:
   GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
-      : in_(in), oracle_(oracle), base_(base), unsure_(rounding_unit(DType::f32) * (2 * score_terms(in) + 16)) {}
+      : in_(in), oracle_(oracle), base_(base), unsure_(unsure(in.problem, score_terms(in))) {}
 
   Verdict judge() {
     Verdict worst;
@@ -83,7 +89,7 @@ class GradientJudge {
       most_terms = std::max(most_terms, terms);
       sum_terms += terms;
       if (tally.add(std::abs(static_cast<double>(x) - ref), std::abs(base.value[at] - ref), std::abs(ref), bound,
-                    half_ulp(t.dtype, std::abs(ref) + bound)))
+                    half_ulp(t.dtype, std::abs(ref) + bound) + kFlushed))
         worst = here();
       rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
       if ((at + 1) % group == 0) tally.close(ref);
@@ -101,7 +107,7 @@ class GradientJudge {
 
   const Inputs& in_;
   const reference::DenseGradients &oracle_, &base_;
-  double unsure_;  // error of a product of a probability, as a share of the sizes of the terms
+  double unsure_;
 };
 
 }  // namespace

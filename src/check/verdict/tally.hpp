@@ -10,6 +10,9 @@ namespace onepass::check {
 // Half the distance from x to the next number of the dtype: the most that storing x can add to its error.
 double half_ulp(DType dtype, double x);
 
+// CPU kernels flush smaller numbers to 0.
+inline constexpr double kFlushed = 0x1p-126;
+
 // The error of an fp32 sum of n products, as a share of the sum of their sizes. Each of n roundings errs by at most u,
 // with a standard deviation of u / sqrt(3), relative to a partial sum that grows to the whole: sqrt(n / 9) u together.
 // Six standard deviations are 2 sqrt(n) u. The products, the weights and the division add 4 u.

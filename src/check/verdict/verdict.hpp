@@ -54,8 +54,9 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 //   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T, or <= max B
 //   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T, or <= L
 // T is the sum of the sizes of an element's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
-// B = u (2 t + 16) T + 3.5 U S + half an ulp, with U the rounding unit where the call has 16 bits, else 0. S^2 is the
-// sum of the squares of what is then stored in 16 bits, (|P dP| + 2 |P (dP - D)|) |k| for dq.
+// With softcap, 2 t / softcap is added to 2 t. B = u (2 t + 16) T + 3.5 U S + half an ulp + 2^-126, with U the rounding
+// unit where the call has 16 bits, else 0. S^2 is the sum of the squares of what is then stored in 16 bits, (|P dP| + 2
+// |P (dP - D)|) |k| for dq.
 //
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
