@@ -67,6 +67,7 @@ def disagreeing(rank, ranks, folder):
         "rows": sentence(lambda: call(q[:, :, :7] if last else q)),
         "option": sentence(lambda: call(softcap=2.0 if rank < 2 else 0.0)),
         "scheme": sentence(lambda: call(scheme="ring")),
+        "heads": sentence(lambda: call(head_groups=2)),
         "groups": sentence(lambda: attention(q, q, q, layout=layout, group=(None, None, None))),
         "drawn": sentence(lambda: call(dropout_p=0.5)),
     }

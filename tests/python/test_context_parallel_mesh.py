@@ -39,6 +39,8 @@ def test_all_ranks_hear_the_same_sentence(tmp_path):
         "rows": "ValueError: node 1: rank 1: q must have 8 rows, as layout gives this rank (got 7)",
         "scheme": "ValueError: node 0: rank 0: scheme must be 'mesh' or 'auto' with a group of two dimensions "
         "(got 'ring')",
+        "heads": "ValueError: node 0: rank 0: scheme must be 'mesh' or 'auto' with a group of two dimensions "
+        "(got head_groups=2)",
         "groups": "ValueError: group must be one process group or two, between nodes and within this one (got 3)",
         "drawn": "nothing was raised",
     }

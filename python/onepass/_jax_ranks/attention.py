@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
-from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
+from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, plan_of, refuse_uneven
 
 from .call import SIDE, Call
 from .gather import Gather
@@ -71,7 +71,8 @@ def context_parallel_attention(
       score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
       reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``: of out,
         lse and the gradients of q, k and v. It needs the scheme gather.
-      head_groups: the heads of K and V travel in this many groups in the scheme gather, which needs less memory.
+      head_groups: the heads of K and V travel in this many groups, which needs less memory. More than 1 needs the
+        scheme gather.
       scale, softcap, deterministic, return_lse, threads: as ``onepass.jax.attention``.
 
     Returns:
@@ -101,7 +102,7 @@ def context_parallel_attention(
     }
     call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic or reproducible), kind.documents)
     _check_scores(given, arrays)
-    chosen = "gather" if reproducible else _scheme(scheme, kind, arrays, mesh)
+    chosen = "gather" if needs_gather(given) else _scheme(scheme, kind, arrays, mesh)
     groups = int(head_groups) if chosen == "gather" else 1
     sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), tuple(arrays))
     out, lse = _attention(sharded, tuple(arrays.values()))
@@ -124,10 +125,7 @@ def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
             f"layout must be for {_size(mesh, given['axis'])} ranks, as the mesh's axis has (got {layout.ranks})"
         )
     check_scheme(given["scheme"])
-    if given["reproducible"] and given["scheme"] not in ("gather", "auto"):
-        raise ValueError(f"reproducible=True needs scheme='gather' (got {given['scheme']!r})")
-    if not isinstance(given["head_groups"], int) or given["head_groups"] < 1:
-        raise ValueError(f"head_groups must be a positive integer (got {given['head_groups']!r})")
+    needs_gather(given)
     rows = layout.ranks * layout.rows
     for name, x in arrays.items():
         if x.ndim != 4:

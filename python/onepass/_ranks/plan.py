@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from onepass import _onepass
+from onepass import _onepass, _options
 
 from .layout import Layout, sides
 
@@ -84,6 +84,20 @@ def refuse_uneven(kind: Kind) -> None:
 def check_scheme(scheme: str) -> None:
     if scheme not in (*SCHEMES, "auto"):
         raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))} or 'auto' (got {scheme!r})")
+
+
+def only_of_gather(given: dict[str, Any]) -> str | None:
+    """An option of the call, with its value, that only the scheme gather supports."""
+    groups = _options.integer("head_groups", given["head_groups"], 1, 2**31 - 1, "a positive integer")
+    return "reproducible=True" if given["reproducible"] else f"head_groups={groups}" if groups > 1 else None
+
+
+def needs_gather(given: dict[str, Any]) -> bool:
+    """True if only gather supports the call, which scheme="auto" then is. Another scheme is refused."""
+    option = only_of_gather(given)
+    if option and given["scheme"] not in ("gather", "auto"):
+        raise ValueError(f"{option} needs scheme='gather' (got {given['scheme']!r})")
+    return option is not None
 
 
 def by_time(kind: Kind, shape: tuple[int, ...], on_cuda: bool) -> list[str]:

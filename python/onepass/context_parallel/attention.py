@@ -86,7 +86,8 @@ def attention(
       deterministic: the same bits every time with this number of ranks.
       reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``. It
         needs the scheme gather.
-      head_groups: of gather: the heads of K and V travel in this many groups.
+      head_groups: the heads of K and V travel in this many groups, which needs less memory. More than 1 needs the
+        scheme gather.
       dropout_p, seed: weights are dropped as one device drops them, for any layout and number of ranks. None: rank 0
         draws a seed from PyTorch's CPU generator. The scheme ring needs cuts at multiples of 4 in their document.
 

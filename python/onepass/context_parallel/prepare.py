@@ -6,7 +6,16 @@ import torch
 
 import onepass
 from onepass._ranks.call import Options
-from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, plan_of, refuse_uneven
+from onepass._ranks.plan import (
+    Kind,
+    by_time,
+    check_scheme,
+    kind_of,
+    needs_gather,
+    only_of_gather,
+    plan_of,
+    refuse_uneven,
+)
 
 from .call import FACTORS, Call, factors_of
 from .gather import Gather
@@ -74,8 +83,9 @@ def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call
     if layout.ranks != ranks.size:
         raise ValueError(f"layout must be for {ranks.size} ranks, as the group has (got {layout.ranks})")
     if isinstance(ranks, TwoRanks):
-        if scheme not in ("mesh", "auto") or given["reproducible"]:
-            got = "reproducible=True" if given["reproducible"] else repr(scheme)
+        option = only_of_gather(given)
+        if scheme not in ("mesh", "auto") or option:
+            got = option or repr(scheme)
             raise ValueError(f"scheme must be 'mesh' or 'auto' with a group of two dimensions (got {got})")
     else:
         check_scheme(scheme)
@@ -127,11 +137,9 @@ def _check_factors(q: Any, k: Any, v: Any, given: Any) -> None:
 def _scheme(ranks: Any, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
     """The scheme that is asked for, or the fastest one that serves the call."""
     asked, of_rows = given["scheme"], [n for n in ("bias", "bool_mask") if _has_rows(given[n])]
-    if given["reproducible"]:
-        if asked not in ("gather", "auto"):
-            raise ValueError(f"reproducible=True needs scheme='gather' (got {asked!r})")
-        return "gather"
     on_mesh = isinstance(ranks, TwoRanks)
+    if not on_mesh and needs_gather(given):
+        return "gather"
     if of_rows and (asked == "ulysses" or on_mesh):
         raise ValueError(
             f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
