@@ -105,7 +105,8 @@ void Call::take_random_seed() {
   }
   const Owned seed = kept(drawn);
   want(seed.is_cpu() && dtype_of(drawn) == code_of(DType::i64) && seed.numel() == 1, ErrorCode::bad_dtype,
-       "random_seed must be one int64 on the CPU");
+       "random_seed must be one int64 on the CPU (got ",
+       seed.is_cpu() ? text(seed.numel(), " of dtype ", dtype_name(drawn)) : "another device", ")");
   options_.seed = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(seed.const_data_ptr()));
 }
 

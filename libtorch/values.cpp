@@ -168,6 +168,7 @@ std::int32_t dtype_of(AtenTensorHandle tensor) {
   CHECK(aoti_torch_get_dtype(tensor, &code));
   return code;
 }
+const char* dtype_name(AtenTensorHandle tensor) { return code_of(dtype_of(tensor)).name; }
 static std::size_t rank_of(AtenTensorHandle tensor) {
   std::int64_t rank = 0;
   CHECK(aoti_torch_get_dim(tensor, &rank));

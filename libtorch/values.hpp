@@ -66,6 +66,7 @@ std::int32_t code_of(DType dtype);
 Tensor view_of(const char* name, AtenTensorHandle tensor, const char* accepted, bool writable = false);
 bool is_meta(AtenTensorHandle tensor);
 std::int32_t dtype_of(AtenTensorHandle tensor);
+const char* dtype_name(AtenTensorHandle tensor);
 std::span<const std::int64_t> sizes_of(AtenTensorHandle tensor);
 std::span<const std::int64_t> strides_of(AtenTensorHandle tensor);
 
