@@ -13,8 +13,8 @@ namespace onepass::inline v0 {
 // Of a host's executor the library checks this: workers() is read once per call, and 1 to 65536 are accepted. A task or
 // worker number out of range reaches no kernel: the task is left out, and when parallel_for has returned the call
 // throws Error (bad_value). What parallel_for throws leaves the call as it is; no task may run any more by then. In
-// both cases out and lse may have been written in part. Every task once, and one task at a time for a worker number, is
-// the host's word.
+// both cases out and lse may have been written in part. The host must run every task once, and one task at a time for
+// each worker number; the library does not check it.
 //
 // - A body may throw. An executor with threads of its own must catch the exception on its thread and rethrow it from
 //   parallel_for once no task runs any more; it may skip the tasks that have not begun.

@@ -155,7 +155,9 @@ TEST(Cli, TuneKeepsCrossoversThatExplainNames) {
   EXPECT_NE(shell("$onepass tune --shape 8x8 --file " + quoted(folder(""))).err.find(" cannot be read"),
             std::string::npos);
   EXPECT_NE(shell("$onepass tune --model gpt5").err.find("--model must be one of llama2-7b"), std::string::npos);
-  EXPECT_NE(shell("$onepass tune --shape 5").err.find("--shape is '5'; columns and row length"), std::string::npos);
+  EXPECT_NE(
+      shell("$onepass tune --shape 5").err.find("--shape must be columns x row length, such as 4096x11008 (got '5')"),
+      std::string::npos);
 }
 
 // A lambda is more than the CPU reads; the lines of prebuild and of bench --device cuda are for CUDA without saying so.

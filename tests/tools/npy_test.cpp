@@ -51,8 +51,8 @@ TEST(Npy, ViewIsRowMajor) {
   const auto rank = [](const std::string& shape) {
     return sentence_of([&] { io::read_npy(source(npy(npy_literal("<f4", shape), std::string(4, '\0')))).view(); });
   };
-  EXPECT_EQ(rank(""), "x has 0 dimensions; 1 to 4 are accepted");
-  EXPECT_EQ(rank("1, 1, 1, 1, 1"), "x has 5 dimensions; 1 to 4 are accepted");
+  EXPECT_EQ(rank(""), "x must have 1 to 4 dimensions (got 0)");
+  EXPECT_EQ(rank("1, 1, 1, 1, 1"), "x must have 1 to 4 dimensions (got 5)");
 }
 
 TEST(Npy, HeaderIsNumpys) {  // byte for byte what numpy.save writes
@@ -104,19 +104,19 @@ TEST(Npy, EveryDamageHasItsSentence) {
       {good.substr(0, 60), "x is truncated: it ends at byte 60, but bytes 10 to 128 are needed"},
       {npy(npy_literal("<f4", "2, 3"), data, 2).substr(0, 11),
        "x is truncated: it ends at byte 11, but bytes 0 to 12 are needed"},
-      {version4, "x has .npy version 4.0; 1.0, 2.0 and 3.0 are known"},
-      {version11, "x has .npy version 1.1"},
+      {version4, "x must have the .npy version 1.0, 2.0 or 3.0 (got 4.0)"},
+      {version11, "x must have the .npy version 1.0, 2.0 or 3.0 (got 1.1)"},
       {long_header, "x is truncated"},
-      {negative_length, "the .npy header of x claims 4294967295 bytes"},
+      {negative_length, "the .npy header of x must have at most"},
       {good.substr(0, good.size() - 1), "x has 23 bytes of data, but its shape [2, 3] of fp32 needs 24"},
       {good + "!", "x has 25 bytes of data"},
       {header(npy_literal(">f4", "2, 3")), "x must be little-endian (got '>f4')"},
       {header(npy_literal("<f8", "1, 3")),
-       "x has dtype '<f8'; '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' and '<i8' are accepted"},
-      {header(npy_literal("|O", "3,")), "x has dtype '|O'"},
-      {header(npy_literal("<V2", "12,")), "say --dtype bf16"},
+       "x must have the dtype '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' or '<i8' (got '<f8')"},
+      {header(npy_literal("|O", "3,")), "(got '|O')"},
+      {header(npy_literal("<V2", "12,")), "give --dtype bf16"},
       {header(npy_literal("<f4", "2, 3", true)),
-       "x is in Fortran order; C order is accepted (numpy.ascontiguousarray makes it)"},
+       "x must be in C order, as numpy.ascontiguousarray makes it (got Fortran order)"},
       {header(npy_literal("<f4", "2, -3")), "x has a negative size in [2, -3]"},
       {header(npy_literal("<f4", "99999999999999999999")), "a size of its shape does not fit 64 bits"},
       {header(npy_literal("<f4", "4611686018427387904, 4")), "more than 2^62 elements"},
@@ -126,7 +126,8 @@ TEST(Npy, EveryDamageHasItsSentence) {
        "x has 24 bytes of data, but its shape [1000000000, 1000] of fp32 needs 4000000000000"},
       {header(npy_literal("<f4", "2.0, 3")), "is damaged: ')' is expected before the rest"},
       {header(npy_literal("<f4", "two, 3")), "is damaged: integers are expected in its shape"},
-      {header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }"), "x has a structured dtype"},
+      {header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }"),
+       "x must be an array of numbers (got a structured dtype)"},
       {header("{'descr': '<f4', 'fortran_order': False}"), "descr, fortran_order and shape are expected in it"},
       {header("{'descr': '<f4', 'descr': '<f4'}"), "is damaged: it has 'descr' twice"},
       {header("{'descr': '<f4', 'colour': 'red'}"), "is damaged: 'colour' is not a key of it"},

@@ -48,7 +48,7 @@ void check_destinations(const OutputFiles& files) {
       if (!condition) throw Error(ErrorCode::bad_value, text(rows->option, sentence...));
     };
     if (is_safetensors(files.out)) {
-      want(rows->path.empty(), " must be without a file if --out is a .safetensors file, which then holds the rows");
+      want(rows->path.empty(), " must not name a file if --out is a .safetensors file, which then holds the rows");
       continue;
     }
     want(!rows->path.empty(), " needs a file (", rows->option, " FILE.npy) unless --out is a .safetensors file");

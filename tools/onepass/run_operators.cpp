@@ -84,7 +84,7 @@ void add(CLI::App& run, const Operator& o) {
   add_running_options(*c, *flags);
   c->add_option("--out", flags->outputs.out,
                 text("Result: ", row_of(o.result).name, " as .npy, or as .safetensors",
-                     writes(row_of(Role::lse), o.op) ? ", there beside lse" : ""))
+                     writes(row_of(Role::lse), o.op) ? ", which also holds lse" : ""))
       ->group("Results")
       ->required()
       ->type_name("FILE");

@@ -66,8 +66,8 @@ std::vector<Shape> shapes_of(const Flags& flags) {
     Shape s{};
     char rest = 0;
     const int found = std::sscanf(text_.c_str(), "%ldx%ld%c", &s.n, &s.k, &rest);
-    want(found == 2 && s.n > 0 && s.k > 0, ErrorCode::bad_value, "--shape is '", text_,
-         "'; columns and row length are expected, such as 4096x11008");
+    want(found == 2 && s.n > 0 && s.k > 0, ErrorCode::bad_value,
+         "--shape must be columns x row length, such as 4096x11008 (got '", text_, "')");
     add(s);
   }
   want(!shapes.empty(), ErrorCode::bad_value, "nothing to measure: give --shape 4096x11008 or --model llama2-7b");

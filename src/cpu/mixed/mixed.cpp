@@ -52,7 +52,7 @@ Decision first_of(std::initializer_list<std::span<const Implementation>> familie
       return d;
     }
   }
-  return Decision::no("no kernel of the CPU takes both parts of the call");
+  return Decision::no("no CPU kernel supports both parts of the call");
 }
 
 Decision plan(const Request& request) {

@@ -149,7 +149,7 @@ class Unasked final : public PlanState {
   using PlanState::PlanState;
   std::string describe() const override { return "cuBLASLt, if it is installed there; it chooses on the device"; }
   void run(const Tensors&, void*, Executor&, void*) const override {
-    throw Error(ErrorCode::internal, "cuBLASLt was not asked for a device that is not here");
+    throw Error(ErrorCode::internal, "a plan for a device that is not here cannot run");
   }
 };
 

@@ -40,7 +40,7 @@ Array::Array(const std::string& name, DType dtype, Shape shape) : name_(name), d
 Tensor Array::view() const {
   if (shape_.empty() || shape_.size() > kMaxRank) {
     throw Error(ErrorCode::bad_shape,
-                text(name_, " has ", shape_.size(), " dimensions; 1 to ", kMaxRank, " are accepted"));
+                text(name_, " must have 1 to ", kMaxRank, " dimensions (got ", shape_.size(), ")"));
   }
   Tensor t;
   t.data = data_.get();

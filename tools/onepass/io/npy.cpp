@@ -78,7 +78,7 @@ class Literal {
   std::string descr() {
     skip_space();
     if (rest_.starts_with('[') || rest_.starts_with('(')) {
-      throw Error(ErrorCode::bad_dtype, text(file_, " has a structured dtype; an array of numbers is expected"));
+      throw Error(ErrorCode::bad_dtype, text(file_, " must be an array of numbers (got a structured dtype)"));
     }
     return string();
   }
@@ -128,7 +128,7 @@ DType dtype_of(const std::string& file, const std::string& descr, std::optional<
   if (descr == "<V2" || descr == "|V2") {
     if (void2 == DType::bf16) return DType::bf16;
     throw Error(ErrorCode::bad_dtype, text(file, " has the void dtype '", descr,
-                                           "', as ml_dtypes stores bfloat16; say --dtype bf16 to read it as that"));
+                                           "', as ml_dtypes stores bfloat16; give --dtype bf16 to read it as such"));
   }
   if (descr.starts_with('>')) {
     throw Error(ErrorCode::bad_dtype, text(file, " must be little-endian (got '", descr, "')"));
@@ -136,8 +136,10 @@ DType dtype_of(const std::string& file, const std::string& descr, std::optional<
   const auto* row =
       std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrRow& r) { return r.descr == descr; });
   if (row == std::end(kDescrs)) {
-    throw Error(ErrorCode::bad_dtype, text(file, " has dtype '", descr,
-                                           "'; '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' and '<i8' are accepted"));
+    throw Error(ErrorCode::bad_dtype, text(file,
+                                           " must have the dtype '<f4', '<f2', '<V2' (bf16), '|b1', '<i4' or '<i8'"
+                                           " (got '",
+                                           descr, "')"));
   }
   return row->dtype;
 }
@@ -154,15 +156,15 @@ Array read_npy(const Source& source, std::optional<DType> void2) {
   const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
   if (major < 1 || major > 3 || minor != 0) {
     throw Error(ErrorCode::bad_file,
-                text(source.name(), " has .npy version ", major, ".", minor, "; 1.0, 2.0 and 3.0 are known"));
+                text(source.name(), " must have the .npy version 1.0, 2.0 or 3.0 (got ", major, ".", minor, ")"));
   }
   const std::size_t begin = major == 1 ? 10 : 12;
   source.read(0, bytes_of(start, begin));
   std::uint64_t length = 0;
   for (std::size_t i = begin; i-- > 8;) length = length << 8 | static_cast<unsigned char>(start[i]);
   if (length > kMaxHeader)
-    throw Error(ErrorCode::bad_file, text("the .npy header of ", source.name(), " claims ", length, " bytes; at most ",
-                                          kMaxHeader, " are accepted"));
+    throw Error(ErrorCode::bad_file, text("the .npy header of ", source.name(), " must have at most ", kMaxHeader,
+                                          " bytes (got ", length, ")"));
   std::string literal(length, '\0');
   source.read(begin, bytes_of(literal.data(), length));
 
@@ -171,7 +173,7 @@ Array read_npy(const Source& source, std::optional<DType> void2) {
   const std::int64_t elements = elements_of(source.name(), header.shape);
   if (header.fortran_order && header.shape.size() > 1) {
     throw Error(ErrorCode::bad_file,
-                text(source.name(), " is in Fortran order; C order is accepted (numpy.ascontiguousarray makes it)"));
+                text(source.name(), " must be in C order, as numpy.ascontiguousarray makes it (got Fortran order)"));
   }
   // Compared before anything is allocated: a header may claim any shape.
   const std::uint64_t present = source.size() - begin - length,

@@ -94,8 +94,7 @@ Safetensors::Safetensors(const Source& source) : source_(source) {
   for (int i = 7; i >= 0; --i) length = length << 8 | start[i];
   const std::uint64_t follow = source.size() - 8;
   if (length > follow) fail(source, text("its header claims ", length, " bytes, but ", follow, " follow"));
-  if (length > kMaxHeader)
-    fail(source, text("its header has ", length, " bytes; at most ", kMaxHeader, " are accepted"));
+  if (length > kMaxHeader) fail(source, text("its header must have at most ", kMaxHeader, " bytes (got ", length, ")"));
   std::string header(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(header)));
   data_ = 8 + length;
@@ -115,8 +114,8 @@ Array Safetensors::read(const std::string& name) const {
   const Entry& e = found->second;
   const TypeRow* row = type_named(e.dtype);
   if (!row->dtype) {
-    throw Error(ErrorCode::bad_dtype, text(source_.name(), ": tensor '", name, "' has dtype ", e.dtype,
-                                           "; F32, F16, BF16, F8_E4M3, BOOL and I32 are accepted"));
+    throw Error(ErrorCode::bad_dtype, text(source_.name(), ": tensor '", name,
+                                           "' must be F32, F16, BF16, F8_E4M3, BOOL or I32 (got ", e.dtype, ")"));
   }
   Array array(name, *row->dtype, e.shape);
   source_.read(data_ + e.begin, {array.data(), array.bytes()});
