@@ -190,7 +190,7 @@ def attention(
 
     Returns:
       out, or ``(out, lse)`` with lse ``[batch, heads_q, seq_q]`` (packed: ``[heads_q, total_q]``). A row that sees no
-      key gives 0 and an lse of -inf. What ``return_max`` asks for is the last of the results.
+      key gives 0 and an lse of -inf. The row maxima, if requested, are the last result.
 
     Raises:
       ValueError: a shape, stride or value that does not fit; TypeError: a dtype or kind of array that is not accepted;
@@ -242,6 +242,8 @@ def _results(q, v, given, options):
 
 def unified_max_of(*lses):
     """A ``unified_max`` for scores such as those of earlier calls: the middle of what their lses (any arrays) hold."""
+    for x in lses:
+        _arrays.dtype_name("lses", x)
     seen = [x[(x > -math.inf) & (x < math.inf)] for x in lses]
     seen = [x for x in seen if x.shape[0] > 0]
     if not seen:
@@ -291,9 +293,9 @@ def merge(outs, lses, *, out=None, threads=None):
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
+    outs, lses = _options.arrays("outs", outs), _options.arrays("lses", lses)
     if not outs or len(outs) != len(lses):
-        raise ValueError(f"merge needs one lse for each out, and at least one (got {len(outs)} and {len(lses)})")
+        raise ValueError(f"outs and lses must have the same length, 1 or more (got {len(outs)} and {len(lses)})")
     place = _devices.place_of(outs[0])
     out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
     lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]

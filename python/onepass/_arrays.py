@@ -12,7 +12,7 @@ from ._devices import cuda_index, is_cupy, is_jax, is_torch
 
 DATA = ("float32", "float16", "bfloat16")
 _FLOAT8 = "float8_e4m3fn"  # of q, k and v of a forward
-_KINDS = "a NumPy array, a torch tensor or an array with DLPack"
+KINDS = "a NumPy array, a torch tensor or an array with DLPack"
 
 
 def exported(name: str, x: Any, place: Any, writable: bool = False, convert: Any = None) -> Any:
@@ -51,7 +51,7 @@ def exported(name: str, x: Any, place: Any, writable: bool = False, convert: Any
     _kinds.refuse_without_values(name, x)
     if hasattr(type(x), "__dlpack__") or hasattr(type(x), "__array_interface__"):
         return place.handed_over(x, writable)
-    raise TypeError(f"{name} must be {_KINDS} (got a {type(x).__name__})")
+    raise TypeError(f"{name} must be {KINDS} (got {type(x).__name__})")
 
 
 _names: dict[Any, str] = {}  # of dtypes seen; naming one takes as long as a small call
@@ -61,7 +61,7 @@ def dtype_name(name: str, x: Any) -> Any:
     """The name of the element type of a tensor of numbers, such as float32; float8_e4m3fn of q alone."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{name} must be {_KINDS} (got a {type(x).__name__})")
+        raise TypeError(f"{name} must be {KINDS} (got {type(x).__name__})")
     known = _names.get(dtype)
     if known and (known != _FLOAT8 or name == "q"):
         return known

@@ -111,7 +111,7 @@ class BlockMask:
             if isinstance(n, int) and -(-n // tile) != -(-own // tile):
                 what = f"max_seqlen_{name}" if unknown else name
                 tokens_of = "rows" if name == "q" else "keys"
-                raise ValueError(f"block_mask must be of {n} {tokens_of}, as {what} says (got a BlockMask of {own})")
+                raise ValueError(f"block_mask must have {n} {tokens_of}, as {what} says (got {own})")
 
     def _arrays_like(self, q: Any) -> Any:
         """(states() in int32, mod_buffers), of which NumPy arrays become arrays of the kind and on the device of q."""
@@ -186,6 +186,9 @@ def block_mask(
     sizes = (("batch", batch), ("heads", heads), ("seq_q", seq_q), ("seq_k", seq_k))
     shape = (*(_options.integer(name, x, 0, 2**31 - 1, "a size") for name, x in sizes), tile_q, tile_k)
     if mask is None:
+        if mixed is None and full is None:
+            accepted = "text, a function or an array of bools, or None with lists mixed or full"
+            raise TypeError(f"mask must be {accepted} (got None)")
         lists = ((np.zeros(1), ()) if x is None else x for x in (mixed, full))
         as_bytes = [(np.asarray(b, np.int64).tobytes(), np.asarray(t, np.int32).tobytes()) for b, t in lists]
         return _of(_onepass.block_mask_of_lists(shape, *as_bytes))

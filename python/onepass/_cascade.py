@@ -12,7 +12,8 @@ _OF_THE_CALL = ("sinks", "out", "out_dtype", "return_lse", "q")  # of all levels
 
 def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: Mapping[str, Any]) -> list[Any]:
     """The (k, v, options) of each level's call of attention."""
-    shape = tuple(getattr(q, "shape", ()))
+    _arrays.dtype_name("q", q)
+    shape = tuple(q.shape)
     if len(shape) != 3:
         raise ValueError(f"q must be packed, [total, heads, dim] (got {list(shape)})")
     levels = list(levels)
@@ -21,7 +22,7 @@ def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: M
     calls = []
     for i, level in enumerate(levels):
         if not isinstance(level, Mapping):
-            raise TypeError(f"levels[{i}] must be a dict of attention's arguments (got a {type(level).__name__})")
+            raise TypeError(f"levels[{i}] must be a dict of attention's arguments (got {type(level).__name__})")
         for name in ("k", "v"):
             if level.get(name) is None:
                 raise TypeError(f"levels[{i}] must have {name!r}")

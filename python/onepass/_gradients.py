@@ -87,7 +87,7 @@ def attention_backward(
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name in ("dout", "out", "lse"):
         if given[name] is None:
-            raise TypeError(f"{name} is None; an array is expected")
+            raise TypeError(f"{name} must be an array (got None)")
     for name in ("dout", "out", "lse", "dlse"):
         call[name] = _arrays.exported(name, given[name], place)
     call["deterministic"] = bool(deterministic)
@@ -100,16 +100,16 @@ def attention_backward(
 
 
 def _names(grads: Any) -> Any:
-    accepted = f"some of {', '.join(map(repr, _OF))}, each once and in an order, are accepted"
+    accepted = f"grads must be one or more of {', '.join(map(repr, _OF))} in an order, each once"
     if isinstance(grads, (set, frozenset)):  # whose order is not defined
-        raise TypeError(f"grads is a {type(grads).__name__}; {accepted}")
+        raise TypeError(f"{accepted} (got {type(grads).__name__})")
     try:
         names = (grads,) if isinstance(grads, str) else tuple(grads)
     except TypeError:
-        raise TypeError(f"grads is {grads!r}; {accepted}") from None
+        raise TypeError(f"{accepted} (got {grads!r})") from None
     for i, name in enumerate(names):
         if not isinstance(name, str) or name not in _OF or name in names[:i]:
-            raise ValueError(f"grads is {names!r}; {accepted}")
+            raise ValueError(f"{accepted} (got {names!r})")
     return names
 
 
@@ -119,10 +119,10 @@ def _results(names: Sequence[str], given: dict[str, Any], call: dict[str, Any]) 
     if not isinstance(into, Mapping):
         raise TypeError(f"into must be a dict of arrays by the names in grads (got {type(into).__name__})")
     if dtype not in (None, "float32"):
-        raise ValueError(f"grad_dtype is {dtype!r}; None (q's dtype) and 'float32' are accepted")
+        raise ValueError(f"grad_dtype must be None (q's dtype) or 'float32' (got {dtype!r})")
     for name in into:
         if name not in names:
-            raise ValueError(f"into has {name!r}, which grads does not ask for")
+            raise ValueError(f"into must have only names in grads (got {name!r})")
     packed = call["cu_seqlens_q"] is not None or call["cu_seqlens_k"] is not None
     results = {}
     for name in names:

@@ -96,11 +96,20 @@ def _probability(name: str, x: Any) -> Any:
 
 
 def parts(name: str, x: Any) -> Any:
-    """The arrays of a list, tuple or other iterable."""
+    """The elements of a list, tuple or other iterable."""
     try:
         return list(x)
     except TypeError:
         raise TypeError(f"{name} must be a list of arrays (got {type(x).__name__})") from None
+
+
+def arrays(name: str, x: Any) -> Any:
+    """The arrays of a list, tuple or other iterable."""
+    found = parts(name, x)
+    for i, array in enumerate(found):
+        if not hasattr(array, "dtype") and not hasattr(type(array), "__dlpack__"):
+            raise TypeError(f"{name}[{i}] must be {_arrays.KINDS} (got {type(array).__name__})")
+    return found
 
 
 def integer(name: str, x: Any, low: Any, high: Any, accepted: str) -> Any:
@@ -200,13 +209,13 @@ def _expression(name: str, x: Any) -> Any:
     if x is None or isinstance(x, str):
         return text(name, x or "")
     accepted = "a function, or a C++ expression in text such as 'q_index >= k_index'"
-    raise TypeError(f"{name} must be {accepted} (got a {type(x).__name__})")
+    raise TypeError(f"{name} must be {accepted} (got {type(x).__name__})")
 
 
 def mod_items(mod_buffers: Any) -> list[Any]:
     """(name, array) of each."""
     if not isinstance(mod_buffers, Mapping):
-        raise TypeError(f"mod_buffers must be a dict of arrays by name (got a {type(mod_buffers).__name__})")
+        raise TypeError(f"mod_buffers must be a dict of arrays by name (got {type(mod_buffers).__name__})")
     return [(text("a mod buffer's name", str(name)), array) for name, array in mod_buffers.items()]
 
 

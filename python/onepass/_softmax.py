@@ -90,7 +90,8 @@ def softmax_backward(
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
     place = _devices.place_of(y)
-    _arrays.dtype_name("y", y)
+    for name, x in (("y", y), ("dy", dy)):
+        _arrays.dtype_name(name, x)
     if out is None:
         out = _arrays.new(y, tuple(y.shape))
     elif type(out) is not np.ndarray:
@@ -110,9 +111,9 @@ def merge_lse(lses: Any, *, threads: int | None = None) -> Any:
     Args:
       lses: float32 arrays of one shape, of 1 to 3 dimensions; up to 256 on CUDA.
     """
-    lses = _options.parts("lses", lses)
+    lses = _options.arrays("lses", lses)
     if not lses:
-        raise ValueError("merge_lse needs at least one array (got none)")
+        raise ValueError("lses must hold at least one LSE (got none)")
     place = _devices.place_of(lses[0])
     views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
     lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)

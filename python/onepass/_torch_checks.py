@@ -21,7 +21,7 @@ def check_tensors(names: Sequence[str], given: Iterable[Any], needed: int) -> No
         if not isinstance(x, torch.Tensor) and (x is not None or i < needed):
             found = "None" if x is None else type(x).__name__
             if hasattr(type(x), "from_kv_blocks"):
-                found = "PyTorch's BlockMask, which onepass.torch.flex_attention takes"
+                found = "PyTorch's BlockMask, which onepass.torch.flex_attention accepts"
             raise TypeError(f"{name} must be a torch.Tensor (got {found})")
         if x is not None and x.is_nested:
             raise TypeError(

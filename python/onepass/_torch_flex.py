@@ -99,13 +99,11 @@ def _check(
     if not isinstance(block_mask, theirs.BlockMask):
         found = type(block_mask).__name__
         if hasattr(block_mask, "in_call"):
-            found = "one of onepass.block_mask, which onepass.torch.attention takes"
+            found = "an onepass.BlockMask, which onepass.torch.attention accepts"
         raise TypeError(f"block_mask must be a BlockMask, as create_block_mask makes it (got {found})")
     lengths = (query.shape[2], key.shape[2])
     if block_mask.BLOCK_SIZE[0] < 1 << 30 and tuple(block_mask.shape[-2:]) != lengths:
-        raise ValueError(
-            f"block_mask must be of {lengths}, the lengths of query and key (got {block_mask.seq_lengths})"
-        )
+        raise ValueError(f"block_mask must have the lengths of query and key, {lengths} (got {block_mask.seq_lengths})")
     for name, size, n in (("batch", block_mask.shape[0], batch), ("heads", block_mask.shape[1], heads)):
         if size not in (1, n):
             raise ValueError(f"the {name} of block_mask must be 1 or {n}, as query has (got {size})")
@@ -114,7 +112,7 @@ def _check(
 def _scores(score_mod: Any, sizes: Any, device: Any) -> Any:
     if not callable(score_mod):
         raise TypeError(
-            f"score_mod must be a function of (score, b, h, q_idx, kv_idx) (got a {type(score_mod).__name__})"
+            f"score_mod must be a function of (score, b, h, q_idx, kv_idx) (got {type(score_mod).__name__})"
         )
     symbols = [trace.score(device), *trace.inputs(sizes, device)]
     return number(trace.call_with(score_mod, symbols))

@@ -6,18 +6,21 @@ import torch
 
 import onepass
 
-from . import _options, _torch_autograd
+from . import _options, _torch_autograd, _torch_checks
 
 
 def merge(outs: Any, lses: Any) -> tuple[Any, Any]:
     """``onepass.merge`` with gradients by outs and lses, also in torch.compile and torch.func.
 
-    Where none of that is at work it is ``onepass.merge``, one kernel on CUDA; else PyTorch's own operations.
+    Without gradients, compilation and functional transforms it is ``onepass.merge``, one kernel on CUDA. With any of
+    them it consists of PyTorch's own operations.
 
     Args, Returns, Raises: as ``onepass.merge``.
     """
-    outs, lses = _options.parts("outs", outs), _options.parts("lses", lses)
+    outs, lses = _options.arrays("outs", outs), _options.arrays("lses", lses)
     tensors = (*outs, *lses)
+    for name, parts in (("outs", outs), ("lses", lses)):
+        _torch_checks.check_tensors([f"{name}[{i}]" for i in range(len(parts))], parts, len(parts))
     records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
     if not records and _torch_autograd.undispatched(tensors):
         return onepass.merge(outs, lses)

@@ -9,10 +9,12 @@ from . import _onepass
 def refuse(function: str, unknown: Iterable[str], known: Mapping[str, Any]) -> None:
     """Raises a TypeError about the first of `unknown`; `known` are the options that the function has."""
     name = next(iter(unknown))
-    sentence = f"{function} does not take {name!r}"
+    sentence = f"{function} does not accept {name!r}"
     if theirs := _onepass.foreign_word(name):
         raise TypeError(f"{sentence}: {theirs}")
     import difflib  # takes longer to import than onepass does
 
     close = difflib.get_close_matches(name, known, 1)
-    raise TypeError(f"{sentence}: is {close[0]!r} meant?" if close else f"{sentence}; it takes {', '.join(known)}")
+    raise TypeError(
+        f"{sentence}; did you mean {close[0]!r}?" if close else f"{sentence}; it accepts {', '.join(known)}"
+    )

@@ -218,7 +218,7 @@ def merge(outs, lses):
     Raises:
       ValueError, TypeError: for shapes that do not belong together, and other dtypes than onepass.merge takes.
     """
-    outs, lses = ([jnp.asarray(x) for x in _options.parts(*given)] for given in (("outs", outs), ("lses", lses)))
+    outs, lses = ([jnp.asarray(x) for x in _options.arrays(*given)] for given in (("outs", outs), ("lses", lses)))
     packed = _options.packed_parts(outs, lses)
     rows = jnp.stack([x.T if packed else x for x in lses]).astype("float32")
     top = jax.lax.stop_gradient(rows.max(0))

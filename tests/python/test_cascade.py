@@ -92,7 +92,7 @@ def test_one_level_is_attention():
     ("levels", "error", "sentence"),
     [
         ([], ValueError, "levels must hold at least one level"),
-        ([3], TypeError, r"levels\[0\] must be a dict of attention's arguments \(got a int\)"),
+        ([3], TypeError, r"levels\[0\] must be a dict of attention's arguments \(got int\)"),
         ([{"k": numbers(4, 2, 32)}], TypeError, r"levels\[0\] must have 'v'"),
         ([{"k": numbers(4, 2, 32), "v": numbers(4, 2, 32), "sinks": None}], TypeError, "must not have 'sinks'"),
     ],

@@ -51,7 +51,7 @@ CASES = {
     "mixed dtypes": (TypeError, "k must be fp32, as q, or fp8_e4m3 .got fp16", {"k": K.astype(np.float16)}),
     "a list": (
         TypeError,
-        r"v must be a NumPy array, a torch tensor or an array with DLPack \(got a list\)",
+        r"v must be a NumPy array, a torch tensor or an array with DLPack \(got list\)",
         {"v": [1.0]},
     ),
     "None": (TypeError, r"k must be an array of shape \[batch, heads, seq, dim\] \(got None\)", {"k": None}),
@@ -146,7 +146,7 @@ CASES = {
         {"mask_mod": "score > 0"},
     ),
     "a function": (TypeError, "takes 1 positional argument but 5 were given", {"score_mod": lambda score: score}),
-    "mod_buffers": (TypeError, r"mod_buffers must be a dict .* \(got a list\)", {"mod_buffers": [1]}),
+    "mod_buffers": (TypeError, r"mod_buffers must be a dict .* \(got list\)", {"mod_buffers": [1]}),
     "a mod buffer": (
         TypeError,
         r"mod buffer t must be float32, float16, bfloat16, int32 or bool \(got int16\)",
@@ -254,12 +254,14 @@ def test_out_that_shares_memory_with_an_input():
     "outs, lses, error, sentence",
     [
         ([], [], ValueError, r"\(got 0 and 0\)"),
-        ([Q], [], ValueError, r"one lse for each out, .* \(got 1 and 0\)"),
+        ([Q], [], ValueError, r"outs and lses must have the same length, 1 or more \(got 1 and 0\)"),
         ([Q], [Q[..., 0].astype(float)], TypeError, r"lses\[0\] must be float32 \(got float64\)"),
         ([Q.astype(int)], [Q[..., 0]], TypeError, r"outs\[0\] must be .* \(got int64\)"),
         ([Q, Q[:1]], [Q[..., 0]] * 2, ValueError, r"outs?\[1\]"),
         ([Q], [Q[:, :3, :, 0]], ValueError, "lses?"),
-        ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] must be .* \(got a str\)"),
+        ([Q, "x"], [Q[..., 0]] * 2, TypeError, r"outs\[1\] must be .* \(got str\)"),
+        ([None, Q], [Q[..., 0]] * 2, TypeError, r"^outs\[0\] must be a NumPy array, .* \(got NoneType\)$"),
+        ([Q, Q], [Q[..., 0], None], TypeError, r"^lses\[1\] must be a NumPy array, .* \(got NoneType\)$"),
         (None, None, TypeError, r"^outs must be a list of arrays \(got NoneType\)$"),
         ([Q], None, TypeError, r"^lses must be a list of arrays \(got NoneType\)$"),
     ],
@@ -272,6 +274,20 @@ def test_bad_merge(outs, lses, error, sentence):
 def test_bad_merge_lse():
     with pytest.raises(TypeError, match=r"^lses must be a list of arrays \(got NoneType\)$"):
         onepass.merge_lse(None)
+    with pytest.raises(TypeError, match=r"^lses\[0\] must be a NumPy array, .* \(got NoneType\)$"):
+        onepass.merge_lse([None])
+
+
+def test_arguments_that_are_no_arrays_are_named():
+    for call, sentence in (
+        (lambda: onepass.softmax_backward(Q, None), r"^dy must be a NumPy array, .* \(got NoneType\)$"),
+        (lambda: onepass.unified_max_of(None), r"^lses must be a NumPy array, .* \(got NoneType\)$"),
+        (lambda: onepass.cascade(None, []), r"^q must be a NumPy array, .* \(got NoneType\)$"),
+        (lambda: onepass.attention_backward(Q, None, Q, Q, Q, Q), r"must be an array.* \(got None\)$"),
+        (lambda: onepass.block_mask(None, 4, 4), r"^mask must be text, .* \(got None\)$"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            call()
 
 
 def test_bad_explain():

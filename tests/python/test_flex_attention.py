@@ -347,7 +347,10 @@ def test_refusals_of_arguments():
         (lambda: flex(q, k[:, :3], v[:, :3], enable_gqa=True), "must be a multiple of those of key, 3"),
         (lambda: flex(q[0], k, v), "query must be .batch, heads, seq, dim."),
         (lambda: flex(q, k, v, None, flex_mods.causal), "block_mask must be a BlockMask"),
-        (lambda: flex(q[:, :, 1:], k, v, None, our_mask(flex_mods.causal)), "block_mask must be of .63, 64."),
+        (
+            lambda: flex(q[:, :, 1:], k, v, None, our_mask(flex_mods.causal)),
+            "block_mask must have the lengths of query and key, .63, 64.",
+        ),
         (lambda: flex(q, k, v, "score"), "score_mod must be a function"),
         (lambda: flex(q, k, v, return_lse=True, return_aux=theirs.AuxRequest()), "must not be given together"),
         (lambda: our_mask("k_index > 3"), "mask_mod must be a function"),

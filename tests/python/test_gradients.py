@@ -71,21 +71,25 @@ def test_calls_that_are_wrong_say_so():
             onepass.attention_backward(*args, **options)
         return str(caught.value)
 
-    assert "dout is None" in sentence(TypeError, None, q, k, v, out, lse)
-    assert "lse is None" in sentence(TypeError, dout, q, k, v, out, None)
+    assert "dout must be an array (got None)" in sentence(TypeError, None, q, k, v, out, lse)
+    assert "lse must be an array (got None)" in sentence(TypeError, dout, q, k, v, out, None)
     assert "(got shape [1, 2, 3, 8])" in sentence(ValueError, dout[:, :, :3], q, k, v, out, lse)
     assert "dout must be fp32, as out (got fp16)" in sentence(TypeError, dout.astype(np.float16), q, k, v, out, lse)
     assert "grads asks for dbias but bias is None" in sentence(ValueError, dout, q, k, v, out, lse, grads="dbias")
     assert "'do'" in sentence(ValueError, dout, q, k, v, out, lse, grads=("dq", "do"))
-    assert "grad_dtype is 'float16'" in sentence(ValueError, dout, q, k, v, out, lse, grad_dtype="float16")
+    assert "grad_dtype must be None (q's dtype) or 'float32' (got 'float16')" in sentence(
+        ValueError, dout, q, k, v, out, lse, grad_dtype="float16"
+    )
     assert "dalibi_slopes must be given" in sentence(ValueError, dout, q, k, v, out, lse, grads=())
-    assert "grads is 3; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads=3)
-    assert "grads is a set; some of" in sentence(TypeError, dout, q, k, v, out, lse, grads={"dq", "dk"})
-    assert "grads is ('dq', 'dq')" in sentence(ValueError, dout, q, k, v, out, lse, grads=["dq", "dq"])
+    assert "each once (got 3)" in sentence(TypeError, dout, q, k, v, out, lse, grads=3)
+    assert "each once (got set)" in sentence(TypeError, dout, q, k, v, out, lse, grads={"dq", "dk"})
+    assert "each once (got ('dq', 'dq'))" in sentence(ValueError, dout, q, k, v, out, lse, grads=["dq", "dq"])
     assert "into must be a dict of arrays by the names in grads (got list)" in sentence(
         TypeError, dout, q, k, v, out, lse, into=[k.copy()]
     )
-    assert "into has 'dk'" in sentence(ValueError, dout, q, k, v, out, lse, grads="dq", into={"dk": k.copy()})
+    assert "into must have only names in grads (got 'dk')" in sentence(
+        ValueError, dout, q, k, v, out, lse, grads="dq", into={"dk": k.copy()}
+    )
     assert "dq must not share memory with q" in sentence(ValueError, dout, q, k, v, out, lse, into={"dq": q})
 
 

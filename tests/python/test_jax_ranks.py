@@ -55,7 +55,7 @@ def test_one_device_is_a_plain_call(rng):
         ({"scheme": "ring", "reproducible": True}, r"reproducible=True needs scheme='gather' \(got 'ring'\)"),
         ({"head_groups": 0}, r"head_groups must be a positive integer \(got 0\)"),
         ({"head_groups": 2, "scheme": "ulysses"}, r"head_groups=2 needs scheme='gather' \(got 'ulysses'\)"),
-        ({"groups": 2}, r"onepass.jax.context_parallel_attention does not take 'groups'"),
+        ({"groups": 2}, r"onepass.jax.context_parallel_attention does not accept 'groups'"),
         (
             {"bias": np.zeros((1, 1, 8, 7))},
             r"bias must have shape \[1, 2, 8, 8\] or 1 in some dimensions \(got \[1, 1, 8, 7\]\)",

@@ -67,7 +67,7 @@ def test_read_only_memory_is_not_written():
     refused(
         ValueError, "^out must be writable", out=np.frombuffer(bytes(empty.nbytes), np.float32).reshape(empty.shape)
     )
-    refused(TypeError, r"^out must be .* \(got a memoryview\)", out=memoryview(empty))
+    refused(TypeError, r"^out must be .* \(got memoryview\)", out=memoryview(empty))
     with pytest.raises(ValueError, match="^out must be writable"):
         onepass.merge([EXPECTED], [EXPECTED[..., 0]], out=read_only(empty))
     out = np.zeros_like(EXPECTED)
@@ -199,7 +199,7 @@ def test_torch_recorders(torch):
         make_fx(lambda q: onepass.attention(q, k, v))(q)
     with pytest.raises(TypeError, match=r"^q must be a plain torch.Tensor \(got a torch\.\S*FakeTensor"):
         make_fx(lambda q: onepass.attention(q, k, v), tracing_mode="fake")(q)
-    with pytest.raises(TypeError, match=r"^q must be .* \(got a Proxy\)"):
+    with pytest.raises(TypeError, match=r"^q must be .* \(got Proxy\)"):
         torch.fx.symbolic_trace(lambda q: onepass.attention(q, k, v))
     compiled = torch.compile(lambda q: onepass.attention(2 * q, k, v) + 1, backend="eager")
     assert torch.equal(compiled(q), onepass.attention(2 * q, k, v) + 1)

@@ -11,7 +11,7 @@ from conftest import inputs
 
 Q, K, V = inputs(np.random.default_rng(0))
 CAUSAL = (
-    "does not take 'causal': causal=True of flash-attn is mask='causal_bottom_right'; "
+    "does not accept 'causal': causal=True of flash-attn is mask='causal_bottom_right'; "
     "is_causal=True of PyTorch is mask='causal_top_left'"
 )
 THEIRS = {
@@ -24,8 +24,8 @@ THEIRS = {
     "cache_seqlens": "cache_seqlens of flash-attn is seqused_k",
     "block_table": "block_table of flash-attn is page_table",
     "enable_gqa": "heads_q may be a multiple of heads_kv",
-    "sofcap": "is 'softcap' meant?",
-    "qqq": "it takes mask, align_offset, window",
+    "sofcap": "did you mean 'softcap'?",
+    "qqq": "it accepts mask, align_offset, window",
 }
 
 
@@ -34,20 +34,22 @@ def test_keywords_of_other_libraries_are_answered_with_ours(name):
     for function in (onepass.attention, onepass.explain):
         with pytest.raises(TypeError) as error:
             function(Q, K, V, **{name: 1})
-        assert f"{function.__name__} does not take {name!r}" in str(error.value) and THEIRS[name] in str(error.value)
+        assert f"{function.__name__} does not accept {name!r}" in str(error.value) and THEIRS[name] in str(error.value)
 
 
 def test_all_functions_answer():
     out, lse = onepass.attention(Q, K, V, return_lse=True)
-    with pytest.raises(TypeError, match="attention_backward does not take 'softmax_scale': softmax_scale"):
+    with pytest.raises(TypeError, match="attention_backward does not accept 'softmax_scale': softmax_scale"):
         onepass.attention_backward(out, Q, K, V, out, lse, softmax_scale=1.0)
-    with pytest.raises(TypeError, match="attention does not take 'cache_seqlens': .* is seqused_k"):
+    with pytest.raises(TypeError, match="attention does not accept 'cache_seqlens': .* is seqused_k"):
         onepass.attention(Q, K, V, cache_seqlens=None)
     with pytest.raises(TypeError, match="'is_neox': is_neox=True of vLLM is interleaved=False of append_kv"):
         onepass.append_kv(K, V, K, V, is_neox=True)
-    with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
+    with pytest.raises(TypeError, match="append_kv does not accept 'block_table'"):
         onepass.append_kv(K, V, K, V, cache_seqlens=None, block_table=None)
-    with pytest.raises(TypeError, match="append_kv does not take 'seqused_k': .* is cache_seqlens of append_kv, which"):
+    with pytest.raises(
+        TypeError, match="append_kv does not accept 'seqused_k': .* is cache_seqlens of append_kv, which"
+    ):
         onepass.append_kv(K, V, K, V, seqused_k=[1])
 
 
@@ -59,7 +61,7 @@ def test_torch_answers():
     assert CAUSAL in str(error.value)
     with pytest.raises(ValueError, match="is_causal=True of PyTorch is mask='causal_top_left'"):
         onepass.torch.attention(q, k, v, mask="is_causal")
-    with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
+    with pytest.raises(TypeError, match="append_kv does not accept 'block_table'"):
         onepass.torch.append_kv(k, v, k, v, cache_seqlens=None, block_table=None)
 
 
@@ -70,7 +72,7 @@ def test_jax_answers():
     assert CAUSAL in str(error.value)
     with pytest.raises(ValueError, match="causal_lower_right of PyTorch is mask='causal_bottom_right'"):
         onepass.jax.attention(Q, K, V, mask="causal_lower_right")
-    with pytest.raises(TypeError, match="append_kv does not take 'block_table'"):
+    with pytest.raises(TypeError, match="append_kv does not accept 'block_table'"):
         onepass.jax.append_kv(K, V, K, V, cache_seqlens=None, block_table=None)
 
 

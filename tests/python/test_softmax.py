@@ -67,5 +67,5 @@ def test_what_is_refused_is_said():
     for call in (onepass.softmax, onepass.quantize, lambda x: onepass.linear(x, x)):
         with pytest.raises(TypeError, match="x must be a NumPy array, a torch tensor or an array with DLPack"):
             call([1.0, 2.0])
-    with pytest.raises(ValueError, match="merge_lse needs at least one array"):
+    with pytest.raises(ValueError, match="lses must hold at least one LSE"):
         onepass.merge_lse([])

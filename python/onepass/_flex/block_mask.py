@@ -143,7 +143,7 @@ def create_block_mask(
       TypeError: for a mask_mod that is not a function, or that computes something that onepass cannot express.
     """
     if not callable(mask_mod):
-        raise TypeError(f"mask_mod must be a function of (b, h, q_idx, kv_idx) (got a {type(mask_mod).__name__})")
+        raise TypeError(f"mask_mod must be a function of (b, h, q_idx, kv_idx) (got {type(mask_mod).__name__})")
     if compute_dq_write_order:
         raise ValueError("create_block_mask does not support compute_dq_write_order; onepass needs no such lists")
     device = torch.device(device or torch.accelerator.current_accelerator() or "cpu")
