@@ -19,14 +19,16 @@ void for_each_row(const Problem& p, const Tensors& a, F&& f) {
 
 RowStatistics statistics_for(const Problem& p) {
   const auto rows = static_cast<std::size_t>((p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q);
-  return {std::vector<double>(rows, -INFINITY), std::vector<double>(rows)};
+  return {std::vector<double>(rows, -INFINITY), std::vector<double>(rows), std::vector<double>(rows)};
 }
 
 // D of a row; a number of O that is exactly 0 stands for no visible key, whatever dO holds.
-double dot_with_out(const std::vector<double>& d_out, const double* out) {
-  double sum = 0;
-  for (std::size_t d = 0; d < d_out.size(); ++d) sum += out[d] == 0 ? 0 : d_out[d] * out[d];
-  return sum;
+void add_dot_with_out(RowStatistics& rows, std::int64_t at, const std::vector<double>& d_out, const double* out) {
+  for (std::size_t d = 0; d < d_out.size(); ++d) {
+    const double product = out[d] == 0 ? 0 : d_out[d] * out[d];
+    rows.delta[at] += product;
+    rows.delta_terms[at] += std::abs(product);
+  }
 }
 
 RowStatistics given_statistics(const Problem& p, const Tensors& a) {
@@ -36,10 +38,12 @@ RowStatistics given_statistics(const Problem& p, const Tensors& a) {
     const auto d_out = numbers_of<double>(a.dout, row_offset(a.dout, seq.batch, h, token), p.dim_v);
     const auto out = numbers_of<double>(a.out, row_offset(a.out, seq.batch, h, token), p.dim_v);
     rows.lse[at] = static_cast<double>(load_element(a.lse.data, DType::f32, lse_offset(a.lse, seq.batch, h, token)));
-    rows.delta[at] = dot_with_out(d_out, out.data());
-    if (p.dlse)
-      rows.delta[at] -=
-          static_cast<double>(load_element(a.dlse.data, DType::f32, lse_offset(a.dlse, seq.batch, h, token)));
+    add_dot_with_out(rows, at, d_out, out.data());
+    if (!p.dlse) return;
+    const auto d_lse =
+        static_cast<double>(load_element(a.dlse.data, DType::f32, lse_offset(a.dlse, seq.batch, h, token)));
+    rows.delta[at] -= d_lse;
+    rows.delta_terms[at] += std::abs(d_lse);
   });
   return rows;
 }
@@ -122,7 +126,7 @@ DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTe
   for_each_row(p, a, [&](const Sequence& seq, std::int64_t h, std::int64_t i, std::int64_t at) {
     const auto d_o = numbers_of<double>(d_out, row_offset(d_out, seq.batch, h, seq.q_begin + i), p.dim_v);
     rows.lse[at] = forward.lse[at];
-    rows.delta[at] = dot_with_out(d_o, forward.out.data() + dense_out_index(p, seq, h, i));
+    add_dot_with_out(rows, at, d_o, forward.out.data() + dense_out_index(p, seq, h, i));
   });
   return gradients<double>(p, a, d_out, rows, Exact{}, executor);
 }

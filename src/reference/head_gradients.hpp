@@ -11,9 +11,9 @@
 
 namespace onepass::reference {
 
-// Results of the forward by dense_lse_index: LSE and D.
+// Results of the forward by dense_lse_index: LSE, D = rowsum(dO * O) - dLSE, and the sum of the sizes of D's terms.
 struct RowStatistics {
-  std::vector<double> lse, delta;
+  std::vector<double> lse, delta, delta_terms;
 };
 
 template <class T>
@@ -128,11 +128,12 @@ class HeadGradients {
   void row(std::int64_t h, std::int64_t i) {
     const std::int64_t at_row = dense_lse_index(p_, seq_, h, i);
     const T lse = static_cast<T>(rows_.lse[at_row]), delta = static_cast<T>(rows_.delta[at_row]);
+    const T delta_terms = static_cast<T>(rows_.delta_terms[at_row]);
     if (lse == Arith<T>::neg_inf()) return;  // neither a key nor a sink
     if (p_.sinks) {
       const T weight = std::exp(sink_ - lse);
       const std::lock_guard lock(shared_);
-      add(g_.dsinks, h, -weight * delta, weight * delta, T(0));
+      add(g_.dsinks, h, -weight * delta, weight * delta_terms, T(0));
     }
     const HeadScores scores{params_, batch_, h, band_mask(p_, seq_.seq_q, seq_.seq_k)};
     const Range seen = scores.band.keys_of(i);
@@ -162,7 +163,7 @@ class HeadGradients {
         add(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d], stored * z * d_o[d]);
         dp_terms += std::abs(z * d_o[d] * v[d]);
       }
-      const T size = stored * (dp_terms + std::abs(delta));
+      const T size = stored * (dp_terms + delta_terms);
       const T rounded = stored * (std::abs(dp) + 2 * std::abs(dp - delta)) * outer_[j - seen.lo];  // dP, P and dS
       const T dt = ds * outer_[j - seen.lo], dt_size = size * std::abs(outer_[j - seen.lo]);
       if (p_.bias || p_.alibi) side(scores, h, i, j, dt, dt_size, rounded);

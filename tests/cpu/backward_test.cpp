@@ -220,6 +220,14 @@ TEST(Backward, NothingLeaksFromWhatIsHidden) {
   }
 }
 
+// dsinks of one row is a multiple of D, a sum of 195 products of both signs.
+TEST(Backward, ASumThatCancelsIsRight) {
+  Inputs inputs = make_inputs(parse_problem("bwd h3 s1x38 d195 fp16 aligned_offset=67 softcap=17 alibi sinks "
+                                            "grads=dq,dk,dv,dsinks,dalibi_slopes"),
+                              708, Distribution::normal);
+  expect_right(inputs, "seed 708");
+}
+
 TEST(Backward, RandomProblemsAreRight) {
   test::check_cases(
       [] { return test::random_case(test::backward_of(test::random_problem(), test::flip(), test::rarely())); },

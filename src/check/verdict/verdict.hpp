@@ -53,7 +53,8 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 //   1. not finite exactly where the reference is not (NaN or which infinity is not promised); 0 where nothing reaches
 //   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T, or <= max B
 //   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T, or <= L
-// T is the sum of the sizes of an element's terms, |P| (|dP| + |D|) |k| for dq. P = e^(s - LSE) is known to u t.
+// T is the sum of the sizes of an element's terms, |P| (|dP| + |D|) |k| for dq, with the sums of the sizes of their own
+// products in place of dP and D. P = e^(s - LSE) is known to u t.
 // With softcap, 2 t / softcap is added to 2 t. B = u (2 t + 16) T + 3.5 U S + half an ulp + 2^-126, with U the rounding
 // unit where the call has 16 bits, else 0. S^2 is the sum of the squares of what is then stored in 16 bits, (|P dP| + 2
 // |P (dP - D)|) |k| for dq.
