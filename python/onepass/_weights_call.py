@@ -31,7 +31,7 @@ class WeightsCall:
                 raise TypeError(f"{function} does not support a Quantized {name}")
             if not (isinstance(x, np.ndarray) or _devices.is_torch(x) or _devices.is_cupy(x)):
                 kinds = "a NumPy or CuPy array or a torch tensor"
-                raise TypeError(f"{name} must be {kinds} (got a {type(x).__name__})")
+                raise TypeError(f"{name} must be {kinds} (got {type(x).__name__})")
             dtype = str(x.dtype).rpartition(".")[2]
             if name != "lse" and dtype not in _arrays.DATA:
                 raise TypeError(f"{name} must be float32, float16 or bfloat16 (got {dtype})")

@@ -98,11 +98,11 @@ def test_what_is_refused(rng):
         name = function.__name__
         with pytest.raises(ValueError, match=rf"{name} does not support dropout_p \(got 0.5\), because"):
             function(q, k, lse, dropout_p=0.5, seed=1)
-        with pytest.raises(TypeError, match=f"{name} does not take 'causal': .*mask='causal_bottom_right'"):
+        with pytest.raises(TypeError, match=f"{name} does not accept 'causal': .*mask='causal_bottom_right'"):
             function(q, k, lse, causal=True)
-        with pytest.raises(TypeError, match=f"{name} does not take 'grads'"):
+        with pytest.raises(TypeError, match=f"{name} does not accept 'grads'"):
             function(q, k, lse, grads="dq")
-        with pytest.raises(TypeError, match=r"lse must be a NumPy or CuPy array or a torch tensor \(got a NoneType\)"):
+        with pytest.raises(TypeError, match=r"lse must be a NumPy or CuPy array or a torch tensor \(got NoneType\)"):
             function(q, k, None)
         with pytest.raises(ValueError, match=r"lse must have the shape \[2, 4, 37\] \(got \[2, 4, 36\]\)"):
             function(q, k, lse[:, :, 1:])
