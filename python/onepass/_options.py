@@ -95,6 +95,14 @@ def _probability(name: str, x: Any) -> Any:
     return value
 
 
+def _softcap(x: Any) -> float:
+    """In float64: rounding to float32 would make a small number 0, which is none."""
+    value = number("softcap", x, "0 (none) or a positive number")
+    if 0 < abs(value) < 1e-40:
+        raise ValueError(f"softcap must be 0 (none) or at least 1e-20 (got {value:g})")
+    return value
+
+
 def parts(name: str, x: Any) -> Any:
     """The elements of a list, tuple or other iterable."""
     try:
@@ -271,7 +279,7 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         "align_offset": _align_offset(mask, align, given["align_offset"]),
         "window": (-1, -1) if window is None else _window(window),
         "scale": None if scale is None else number("scale", scale),
-        "softcap": softcap if type(softcap) is float else number("softcap", softcap, "0 (none) or a positive number"),
+        "softcap": _softcap(softcap) if softcap.__class__ is not float or softcap else 0.0,
         "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "dropout_start": _NOWHERE if given["dropout_start"] is None else _dropout_start(given["dropout_start"]),
