@@ -30,10 +30,10 @@ class State final : public KernelState {
 
   std::string describe() const override {
     const int columns = plan_.each + (plan_.more > 0 ? 1 : 0);
-    return text(plan_.tiles_n, " tiles of up to ", columns, " columns (of ", plan_.config.tile_n(), ") x ",
-                8 * plan_.config.tiles, " rows, k in ", plan_.splits, " split", plan_.splits > 1 ? "s" : "", " of ",
-                plan_.split_steps * plan_.config.step(), ", ", plan_.blocks, " CTAs with ", plan_.config.stages,
-                " stages", plan_.config.vectors ? "" : ", scalar loads");
+    return text(plan_.tiles_n, " tiles of up to ", columns, columns == 1 ? " column" : " columns", " (of ",
+                plan_.config.tile_n(), ") x ", 8 * plan_.config.tiles, " rows, k in ", plan_.splits, " split",
+                plan_.splits > 1 ? "s" : "", " of ", plan_.split_steps * plan_.config.step(), ", ", plan_.blocks,
+                " CTAs with ", plan_.config.stages, " stages", plan_.config.vectors ? "" : ", scalar loads");
   }
 
  private:

@@ -44,9 +44,10 @@ class State final : public cuda::KernelState {
   std::string describe() const override {
     const ForwardConfig& c = config_;
     return text(c.block_m(), " x ", c.block_n, " tiles, ", c.groups, " consumer warpgroups, ",
-                c.v_groups > 1 ? "O by halves, " : "", c.stages, " K/V stages, ", c.q_stages, " Q stages",
-                c.cross_tile ? ", cross-tile" : "", c.ping_pong ? ", ping-pong" : "",
-                c.q_registers ? ", Q in registers" : "", c.bias_stages ? ", bias by TMA" : "",
+                c.v_groups > 1 ? "O by halves, " : "", c.stages, " K/V stages, ", c.q_stages,
+                c.q_stages == 1 ? " Q stage" : " Q stages", c.cross_tile ? ", cross-tile" : "",
+                c.ping_pong ? ", ping-pong" : "", c.q_registers ? ", Q in registers" : "",
+                c.bias_stages ? ", bias by TMA" : "",
                 !c.incoming_stages                ? ""
                 : problem->dtype == DType::f8e4m3 ? text(", V transposed by 3 warps, ", accumulation_of(c))
                                                   : ", K and V converted by 3 warps",
