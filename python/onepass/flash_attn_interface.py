@@ -13,8 +13,8 @@ from torch import Tensor
 
 import onepass.torch
 from onepass.flash_attn._cache import Place, Rotary, to_pages, with_cache
-from onepass.flash_attn._three import chunked, descaled, gaps, refuse_qv, words_of
-from onepass.flash_attn._words import bound, of_qkv
+from onepass.flash_attn._three import attend, descaled, gaps, with_qv, words_of
+from onepass.flash_attn._words import bound, chunked, of_qkv
 
 __all__ = [
     "flash_attn_combine",
@@ -50,19 +50,20 @@ def flash_attn_func(
     Args:
       q_descale, k_descale, v_descale: fp32 ``[batch, heads_k]``, of tensors in torch.float8_e4m3fn.
       attention_chunk: positions are divided into chunks of this many keys; a row sees only its own chunk.
-      qv: refused here; flash_attn_with_kvcache takes it.
+      qv: ``[batch, seq_q, heads, dim_v]``, multiplied with v and added to the scores. q and qv, k and v are joined by a
+        copy; dim + dim_v is at most 576.
 
     Returns:
       out ``[batch, seq_q, heads, dim_v]``; with return_attn_probs ``(out, lse)``, lse ``[batch, heads, seq_q]``, -inf
       in rows that see no key. An fp8 q gives bfloat16.
     """
-    refuse_qv(qv)
     words = words_of(softmax_scale, causal, window_size, softcap, deterministic)
     words |= descaled(q, k, q_descale, k_descale, v_descale)
+    q, k = with_qv(q, k, v, qv)
     if attention_chunk:
         words |= chunked(attention_chunk, torch.full((len(q),), k.shape[1] - q.shape[1]).to(q.device, torch.int32))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    result: Any = onepass.torch.attention(q, k, v, **words, return_lse=return_attn_probs)
+    result: Any = attend(q, k, v, **words, return_lse=return_attn_probs)
     return (result[0].transpose(1, 2), result[1]) if return_attn_probs else result.transpose(1, 2)
 
 
@@ -117,16 +118,17 @@ def flash_attn_varlen_func(
 
     Args:
       seqused_q, seqused_k: int32 ``[batch]``, how many rows and keys of each sequence count. Other rows are 0.
+      qv: ``[total_q, heads, dim_v]``, as in flash_attn_func.
       cu_seqlens_k: None for K and V ``[batch, seq_k, heads_k, dim]``, of which seqused_k keys count (no gradients).
 
     Returns:
       out ``[total_q, heads, dim_v]``; with return_attn_probs ``(out, lse)``, lse ``[heads, total_q]``.
     """
-    refuse_qv(qv)
     words = words_of(softmax_scale, causal, window_size, softcap, deterministic)
     words |= descaled(q, k, q_descale, k_descale, v_descale)
     words |= {"max_seqlen_q": bound(max_seqlen_q), "max_seqlen_k": bound(max_seqlen_k)}
-    batch, attention = len(cu_seqlens_q) - 1, onepass.torch.attention
+    batch, attention = len(cu_seqlens_q) - 1, attend
+    q, k = with_qv(q, k, v, qv)
     if cu_seqlens_k is None:  # the keys of a sequence are its page
         if seqused_k is None:
             seqused_k = torch.full((batch,), k.shape[1], dtype=torch.int32, device=q.device)
@@ -185,6 +187,7 @@ def flash_attn_with_kvcache(
       k, v: ``[batch, seq_new, heads_k, dim]``, or packed by cu_seqlens_k_new.
       qv: ``[batch, seq, heads, dim_v]``, multiplied with v_cache and added to the scores (MLA). k_cache and v_cache
         must divide the last dimension of one tensor.
+      attention_chunk: as in flash_attn_func; keys that cache_leftpad hides count in no chunk.
       rotary_seqlens: the position of the first new token of each sequence; by default cache_seqlens.
 
     Returns:
@@ -196,9 +199,8 @@ def flash_attn_with_kvcache(
     )
     words = words_of(softmax_scale, causal, window_size, softcap, False)
     words |= descaled(q, k_cache, q_descale, k_descale, v_descale)
-    if attention_chunk:
-        raise NotImplementedError("flash_attn_with_kvcache does not support attention_chunk")
-    return with_cache(q, k_cache, v_cache, k, v, words, rotary, place, qv=qv, return_lse=return_softmax_lse)
+    more = {"qv": qv, "attention_chunk": attention_chunk, "return_lse": return_softmax_lse}
+    return with_cache(q, k_cache, v_cache, k, v, words, rotary, place, **more)
 
 
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Any = None, out_dtype: Any = None) -> Any:

@@ -110,6 +110,9 @@ CACHES = {
     "packed_rotary_without_order": dict(packed=True, new=2, rotary=16),
     "packed_pages": dict(packed=True, new=2, causal=True, paged=8, rotary=16),
     "packed_index": dict(packed=True, new=2, index=True, window_size=(9, 0)),
+    "chunks": dict(rows=3, attention_chunk=7),
+    "pages_chunks": dict(new=3, rows=3, causal=True, paged=8, rotary=32, attention_chunk=5),
+    "packed_chunks": dict(packed=True, new=2, causal=True, attention_chunk=6),
 }
 
 
@@ -118,7 +121,10 @@ def test_caches(flash, torch, device, case):
     from onepass.flash_attn.layers.rotary import apply_rotary_emb
 
     new, rows, capacity, batch = case.get("new", 0), case.get("rows", 3), 40, 2
-    packed, words = case.get("packed", False), {x: case[x] for x in ("causal", "window_size") if x in case}
+    packed, words = (
+        case.get("packed", False),
+        {x: case[x] for x in ("causal", "window_size", "attention_chunk") if x in case},
+    )
     counts = [new, new + 2] if packed and new else [new, new]  # of new keys
     counts_q = ([new, new + 2] if new else [3, 1]) if packed else [rows, rows]
     lengths = torch.tensor([25, 11], dtype=torch.int32, device=device)
@@ -193,8 +199,6 @@ def test_qv_of_a_latent_cache(flash, torch, device, order, new):
     near(out, expected, "float32")
     with pytest.raises(ValueError, match="qv requires k and v that divide the last dimension of one tensor"):
         flash.flash_attn_with_kvcache(q, k.clone(), v, qv=qv, cache_seqlens=lengths)
-    with pytest.raises(NotImplementedError, match="qv is supported by flash_attn_with_kvcache only"):
-        flash.flash_attn_func(q, k, v, qv=qv)
 
 
 def test_fp8_with_scales_of_kv_heads(flash, torch, device):
@@ -223,6 +227,45 @@ def test_fp8_with_scales_of_kv_heads(flash, torch, device):
     torch.testing.assert_close(flat.unflatten(0, (2, 40))[:, :37].double(), expected, atol=0.12, rtol=0)
 
 
+def test_fp8_tensors_that_require_gradients(flash, torch, device):
+    q = torch.randn(1, 8, 2, 16, device=device).to(torch.float8_e4m3fn).requires_grad_()
+    ends = torch.tensor([0, 8], dtype=torch.int32, device=device)
+    out = flash.flash_attn_func(q, q, q)
+    assert torch.equal(out, flash.flash_attn_func(*3 * [q.detach()]))
+    for result in (out, flash.flash_attn_varlen_func(*3 * [q[0]], ends, ends, 8, 8)):
+        with pytest.raises(RuntimeError, match="^FP8 attention does not support gradients$"):
+            result.float().sum().backward()
+
+
+@pytest.mark.parametrize("words", [{}, {"causal": True, "softcap": 2.0}, {"window_size": (4, 0), "attention_chunk": 6}])
+def test_queries_of_values(flash, torch, device, words):
+    """qv: the product with v joins the scores."""
+    q, qv = (torch.randn(2, 9, 4, d, device=device, requires_grad=True) for d in (16, 40))
+    k, v = (torch.randn(2, 12, 2, d, device=device, requires_grad=True) for d in (16, 40))
+    exact = [x.detach().double().requires_grad_() for x in (q, qv, k, v)]
+    joined = torch.cat(exact[:2], -1), torch.cat(exact[2:], -1)
+    expected, lse = textbook(*joined, exact[3], **words)
+    out, given_lse = flash.flash_attn_func(q, k, v, qv=qv, return_attn_probs=True, **words)
+    near(out, expected, "float32")
+    near(with_inf(given_lse), lse, "float32")
+    same_gradients(out, [q, qv, k, v], expected, exact, "float32")
+    ends = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device=device) for n in (9, 12)]
+    flat = [x.flatten(0, 1) for x in (q, k, v)]
+    packed = flash.flash_attn_varlen_func(*flat, *ends, 9, 12, qv=qv.flatten(0, 1), **words)
+    near(packed, expected.flatten(0, 1), "float32")
+
+
+def test_chunks_count_no_hidden_keys(flash, torch, device):
+    q, k = torch.randn(2, 3, 4, 16, device=device), torch.randn(2, 30, 2, 16, device=device)
+    lengths, pads = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([25, 11], [4, 0]))
+    out = flash.flash_attn_with_kvcache(
+        q, k, k, cache_seqlens=lengths, cache_leftpad=pads, causal=True, attention_chunk=5
+    )
+    for b in range(2):
+        seen = k[b : b + 1, pads[b] : lengths[b]].double()
+        near(out[b : b + 1], textbook(q[b : b + 1].double(), seen, seen, causal=True, attention_chunk=5)[0], "float32")
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_combine(flash, torch, packed):
     q, k, v = (torch.randn(2, 20, 2, 16) for _ in range(3))
@@ -243,8 +286,8 @@ def test_refusals(flash, torch):
     q, cache = torch.randn(2, 3, 4, 16), torch.randn(2, 20, 2, 16)
     new, lengths = torch.randn(2, 3, 2, 16), torch.tensor([5, 4], dtype=torch.int32)
     before = cache.clone()
-    with pytest.raises(NotImplementedError, match="flash_attn_with_kvcache does not support attention_chunk"):
-        flash.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths, attention_chunk=4)
+    with pytest.raises(ValueError, match="qv requires k and v that divide the last dimension of one tensor"):
+        flash.flash_attn_with_kvcache(q, cache, cache.clone(), qv=q, cache_seqlens=lengths)
     with pytest.raises(ValueError, match="k and v must be given together"):
         flash.flash_attn_with_kvcache(q, cache, cache, k=new, cache_seqlens=lengths)
     with pytest.raises(ValueError, match="scale must be"):

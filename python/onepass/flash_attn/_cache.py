@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 import onepass.torch
-from onepass.flash_attn._words import checked
+from onepass.flash_attn._words import checked, chunked
 from onepass.flash_attn.layers.rotary import apply_rotary_emb
 
 
@@ -41,6 +41,7 @@ def with_cache(
     place: Place,
     *,
     qv: Any = None,
+    attention_chunk: int = 0,
     return_lse: bool = False,
 ) -> Any:
     """out of ``[batch, seq, heads, dim]`` or of packed queries ``[total, heads, dim]``; with return_lse (out, lse)."""
@@ -59,6 +60,11 @@ def with_cache(
     if place.leftpad is not None:
         keys = torch.arange(capacity, device=q.device)
         words["bool_mask"] = (keys >= place.leftpad[:, None])[:, None, None]
+    if attention_chunk:
+        rows = place.cu_seqlens_q.diff() if packed else q.shape[2]
+        known = capacity if words["seqused_k"] is None else words["seqused_k"]
+        last = torch.as_tensor(known - rows, dtype=torch.int32, device=q.device).expand(batch).contiguous()
+        words |= chunked(attention_chunk, last, place.leftpad)
     if k is not None:
         in_order = words["mask"] is not None or words["window"] != (-1, -1)
         alike = place.cu_seqlens_q is place.cu_seqlens_new if packed else k.dim() == 4 and new == q.shape[2]
@@ -143,7 +149,7 @@ def _append(
     q: Any,
 ) -> Any:
     """Writes k (rotated) and v to the caches; the rotated q, if q is given."""
-    if rotary.positions is not None:
+    if rotary.cos is not None and rotary.positions is not None:
         tables = rotary.cos, rotary.sin, rotary.interleaved
         k, rotary = apply_rotary_emb(k, *tables, seqlen_offsets=rotary.positions, cu_seqlens=cu_seqlens), Rotary()
     if cu_seqlens is None:
@@ -184,19 +190,24 @@ def _beside(q: Tensor, qv: Any, k_first: bool) -> Tensor:
     return q if qv is None else torch.cat((q, qv) if k_first else (qv, q), -1)
 
 
-class _ToPages(torch.autograd.Function):
-    """Attention to pages of tensors that require gradients: flash-attn computes it, and refuses the backward."""
+class _ForwardOnly(torch.autograd.Function):
+    """Attention of tensors that require gradients: flash-attn computes it, and refuses the backward."""
 
     @staticmethod
-    def forward(ctx: Any, words: Any, *qkv: Any) -> Any:
-        return onepass.torch.attention(*qkv, **words)
+    def forward(ctx: Any, what: str, words: Any, *qkv: Any) -> Any:
+        ctx.what = what
+        return onepass.torch.attention(*(x.detach() for x in qkv), **words)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> None:
-        raise RuntimeError("attention to pages (block_table) does not support gradients")
+        raise RuntimeError(f"{ctx.what} does not support gradients")
+
+
+def forward_only(what: str, *qkv: Any, **words: Any) -> Any:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in qkv):
+        return _ForwardOnly.apply(what, words, *qkv)
+    return onepass.torch.attention(*qkv, **words)
 
 
 def to_pages(*qkv: Any, **words: Any) -> Any:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in qkv):
-        return _ToPages.apply(words, *qkv)
-    return onepass.torch.attention(*qkv, **words)
+    return forward_only("attention to pages (block_table)", *qkv, **words)

@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import onepass.torch
 from onepass.flash_attn import _words
+from onepass.flash_attn._cache import forward_only
 
 
 def words_of(
@@ -22,13 +24,6 @@ def descaled(q: Tensor, k: Tensor, q_descale: Any, k_descale: Any, v_descale: An
     if q_descale is not None and groups > 1 and q_descale.shape[-1] == heads:
         given["q_descale"] = q_descale.repeat_interleave(groups, -1)
     return given
-
-
-def chunked(size: int, last: Tensor) -> dict[str, Any]:
-    """Only keys of a row's own chunk are visible; last: each sequence's keys without its rows."""
-    row = "(q_index + last[batch])"
-    mask = f"{row} >= 0 && {row} / {int(size)} == k_index / {int(size)}"
-    return {"mask_mod": mask, "mod_buffers": {"last": last}}
 
 
 def gaps(words: dict[str, Any], cu_q: Tensor, cu_k: Any, used_q: Any, used_k: Any) -> tuple[Tensor, Any]:
@@ -55,6 +50,13 @@ def _sums(lengths: Tensor) -> Tensor:
     return torch.nn.functional.pad(lengths.flatten().cumsum(0), (1, 0)).to(torch.int32)
 
 
-def refuse_qv(qv: Any) -> None:
-    if qv is not None:
-        raise NotImplementedError("qv is supported by flash_attn_with_kvcache only")
+def with_qv(q: Tensor, k: Tensor, v: Tensor, qv: Any) -> tuple[Tensor, Tensor]:
+    """q k^T + qv v^T as one product."""
+    return (q, k) if qv is None else (torch.cat((q, qv), -1), torch.cat((k, v), -1))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, **words: Any) -> Any:
+    """Attention; that of e4m3 tensors that require gradients is computed, and refuses the backward, as there."""
+    if q.dtype == torch.float8_e4m3fn:
+        return forward_only("FP8 attention", q, k, v, **words)
+    return onepass.torch.attention(q, k, v, **words)

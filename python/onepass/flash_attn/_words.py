@@ -36,6 +36,16 @@ def words_of(
     }
 
 
+def chunked(size: int, last: Tensor, pad: Any = None) -> dict[str, Any]:
+    """Only keys of a row's own chunk are visible; last: each sequence's keys without its rows; pad: hidden keys at its
+    start, of which no chunk counts any."""
+    row, key, buffers = "(q_index + last[batch])", "k_index", {"last": last}
+    if pad is not None:
+        row, key = "(q_index + last[batch] - pad[batch])", "(k_index - pad[batch])"
+        buffers["pad"] = pad
+    return {"mask_mod": f"{row} >= 0 && {row} / {int(size)} == {key} / {int(size)}", "mod_buffers": buffers}
+
+
 def seeded(
     dropout_p: float,
     softmax_scale: float | None,
@@ -83,12 +93,12 @@ def checked(q: Tensor, k: Tensor, v: Tensor, words: Any) -> None:
     """Raises what attention would raise, and computes nothing. The tracer of a compiled call has looked by itself.
 
     A call like one that was accepted is not checked again: that would take a third of a decoding step's host time. A
-    call with pages is always checked, because the check reads the page table.
+    call with pages is always checked, because the check reads the page table, and so is one with buffers.
     """
     if is_compiling() or type(q) is not torch.Tensor:
         return
     like: Any = None
-    if words.get("page_table") is None:
+    if words.get("page_table") is None and words.get("mod_buffers") is None:
         like = (*words, *map(_kind, (q, k, v)), *map(_kind, words.values()))
     if like in _accepted:
         return
