@@ -199,8 +199,8 @@ def flash_attn_with_kvcache(
     )
     words = words_of(softmax_scale, causal, window_size, softcap, False)
     words |= descaled(q, k_cache, q_descale, k_descale, v_descale)
-    more = {"qv": qv, "attention_chunk": attention_chunk, "return_lse": return_softmax_lse}
-    return with_cache(q, k_cache, v_cache, k, v, words, rotary, place, **more)
+    given = q, k_cache, v_cache, k, v, words, rotary, place
+    return with_cache(*given, qv=qv, attention_chunk=attention_chunk, return_lse=return_softmax_lse)
 
 
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Any = None, out_dtype: Any = None) -> Any:
