@@ -243,7 +243,8 @@ def _results(q, v, given, options):
 def unified_max_of(*lses):
     """A ``unified_max`` for scores such as those of earlier calls: the middle of what their lses (any arrays) hold."""
     for x in lses:
-        _arrays.dtype_name("lses", x)
+        if not hasattr(x, "dtype"):
+            raise TypeError(f"lses must be {_arrays.KINDS} (got {type(x).__name__})")
     seen = [x[(x > -math.inf) & (x < math.inf)] for x in lses]
     seen = [x for x in seen if x.shape[0] > 0]
     if not seen:
