@@ -3,13 +3,14 @@
 import importlib
 import math
 
-from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
+from . import _arrays, _devices, _kinds, _onepass, _options, _unknown, _values
 from . import _numpy as np
 from ._append import append_kv
 from ._block_mask import BlockMask, block_mask
 from ._cascade import cascade
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
+from ._merge import merge
 from ._quantize import fp8_options, quantize
 from ._quantized import NAMES, Quantized, carried
 from ._softmax import merge_lse, softmax, softmax_backward
@@ -262,11 +263,11 @@ def explain(q, k=None, v=None, *, target=None, **options):
       target: None for this machine, or the architecture of a GPU, such as ``"sm_90"``. The text is then about the same
         call on a GPU of that kind. Neither a GPU nor a driver needs to be there.
     """
-    target = "" if target is None else _options.text("target", str(target))
+    target = "" if target is None else _values.text("target", str(target))
     if isinstance(q, str):
         if k is not None or v is not None or options:
             raise TypeError("explain(line) does not accept other arguments than target; the line has all options")
-        return _onepass.explain_line(_options.text("the problem line", q), target)
+        return _onepass.explain_line(_values.text("the problem line", q), target)
     known = attention.__kwdefaults__
     if unknown := [name for name in options if name not in known]:
         _unknown.refuse("explain", unknown, known)
@@ -274,39 +275,3 @@ def explain(q, k=None, v=None, *, target=None, **options):
     call = _call(q, k, v, given)[-1]
     fp8 = given["fp8"]
     return _onepass.explain(call, target) if fp8 is False else _onepass.explain_fp8(call, fp8_options(fp8), target)
-
-
-def merge(outs, lses, *, out=None, threads=None):
-    """Joins attention results over disjoint sets of keys into the result over all of them.
-
-    On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once; there it takes up to 256 results.
-
-    Args:
-      outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32
-        loses nothing (give ``attention`` a float32 ``out``).
-      lses: one float32 array for each out, ``[batch, heads, seq]`` (packed: ``[heads, total]``).
-      out: where to write the result, of any of the three dtypes; by default a new float32 array.
-      threads: how many to use at most; None is all cores.
-
-    Returns:
-      ``(out, lse)``, which may be merged again. (0, -inf) is the identity; the order matters up to rounding only.
-
-    Raises:
-      ValueError, TypeError, RuntimeError: as ``attention``.
-    """
-    outs, lses = _options.arrays("outs", outs), _options.arrays("lses", lses)
-    if not outs or len(outs) != len(lses):
-        raise ValueError(f"outs and lses must have the same length, 1 or more (got {len(outs)} and {len(lses)})")
-    place = _devices.place_of(outs[0])
-    out_views = [_arrays.exported(f"outs[{i}]", x, place) for i, x in enumerate(outs)]
-    lse_views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
-    threads = _options.threads_of(threads)
-    if out is None:
-        out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
-    elif type(out) is not np.ndarray:
-        _kinds.refuse_immutable(out)
-    lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
-    out_view, lse_view = _arrays.target("out", out, place), _arrays.target("lse", lse, place)
-    _onepass.merge(out_views, lse_views, out_view, lse_view, threads, place.stream)
-    place.finish()
-    return _arrays.finished(out), _arrays.finished(lse)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
+from . import _arrays, _devices, _kinds, _onepass, _options, _unknown, _values
 
 
 def append_kv(
@@ -87,7 +87,7 @@ def append_kv(
         "v": _written("v_cache", v_cache, place),
         "tokens_first": _options.tokens_first(layout),
         "interleaved": bool(interleaved),
-        "threads": _options.threads_of(threads),
+        "threads": _values.threads_of(threads),
         "stream": place.stream,
     }
     for name in ("cache_seqlens", "page_table", "cu_seqlens_q"):

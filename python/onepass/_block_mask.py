@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _options, _values
 from . import _numpy as np
 from ._flex import trace
 
@@ -179,12 +179,12 @@ def block_mask(
     if callable(mask):
         shared = (None if n == 1 else n for n in (batch, heads))  # one mask may serve any number
         mask, mod_buffers = trace.mask_text(mask, (*shared, seq_q, seq_k), mod_buffers)
-    tile_q, tile_k = (_options.integer("tile", x, 1, 2**31 - 1, "two positive numbers") for x in tile)
+    tile_q, tile_k = (_values.integer("tile", x, 1, 2**31 - 1, "two positive numbers") for x in tile)
     if mask is not None and not isinstance(mask, str):
         place = _devices.place_of(mask)
         return _of(_onepass.block_mask_of_tensor(_arrays.exported("bool_mask", mask, place), tile_q, tile_k))
     sizes = (("batch", batch), ("heads", heads), ("seq_q", seq_q), ("seq_k", seq_k))
-    shape = (*(_options.integer(name, x, 0, 2**31 - 1, "a size") for name, x in sizes), tile_q, tile_k)
+    shape = (*(_values.integer(name, x, 0, 2**31 - 1, "a size") for name, x in sizes), tile_q, tile_k)
     if mask is None:
         if mixed is None and full is None:
             accepted = "text, a function or an array of bools, or None with lists mixed or full"
@@ -194,7 +194,7 @@ def block_mask(
         return _of(_onepass.block_mask_of_lists(shape, *as_bytes))
     buffers = {name: _on_cpu(array) for name, array in _options.mod_items(mod_buffers or {})}
     exported = [(name, _arrays.exported(f"mod buffer {name}", x, _devices.place_of(x))) for name, x in buffers.items()]
-    made = _onepass.block_mask(_options.text("mask", mask), exported, shape, bool(exact))
+    made = _onepass.block_mask(_values.text("mask", mask), exported, shape, bool(exact))
     return dataclasses.replace(_of(made), mask_mod=mask, mod_buffers=mod_buffers)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _values
 from . import _numpy as np
 
 
@@ -21,7 +21,7 @@ def _product(function: Any, x: Any, w: Any, column_bias: Any, out: Any, threads:
         _arrays.exported("w", w, place),
         _arrays.target("out", out, place),
         _arrays.exported("column_bias", column_bias, place),
-        _options.threads_of(threads),
+        _values.threads_of(threads),
         place.stream,
     )
     place.finish()

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax_call, _jax_run, _options, _unknown
+from . import _jax_call, _jax_run, _options, _unknown, _values
 
 _CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
@@ -56,7 +56,7 @@ def append_kv(
     if unknown:
         _unknown.refuse("onepass.jax.append_kv", unknown, _options.keywords(append_kv))
     tokens_first = _options.tokens_first(layout)
-    threads = _options.threads_of(threads)
+    threads = _values.threads_of(threads)
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache}
     for name, x in needed.items():
         if x is None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _arrays, _jax_run, _options, _quantize
+from . import _arrays, _jax_run, _options, _quantize, _values
 from ._quantized import Quantized
 
 
@@ -36,7 +36,7 @@ def quantize(
       raises the sentences of ``onepass.quantize`` (a row of 0 or of more than 256 numbers).
     """
     tokens_first = _options.tokens_first(layout)
-    threads = _options.threads_of(threads)
+    threads = _values.threads_of(threads)
     x = jnp.asarray(x)
     _arrays.dtype_name("x", x)
     shape = _quantize.four(x.shape, tokens_first)
@@ -55,7 +55,7 @@ def quantize(
         "results": " ".join(results),
         "tokens_first": np.bool_(tokens_first),
         "hadamard": np.bool_(hadamard),
-        "seed": _jax_run.bits(_options.seed_of(seed)),
+        "seed": _jax_run.bits(_values.seed_of(seed)),
         "threads": np.int64(threads),
     }
     once = "onepass.jax.quantize does not support gradients"

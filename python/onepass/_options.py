@@ -1,13 +1,12 @@
 """From the keyword arguments of a call to what the extension takes."""
 
 import math
-import operator
-import sys
 from collections.abc import Mapping, Set
 from typing import Any
 
 from . import _arrays, _onepass
 from ._flex.trace import texts
+from ._values import integer, number, parts, seed_of, text, threads_of, window_sides
 
 # mask -> (causal, onepass::Align)
 _BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
@@ -69,24 +68,6 @@ def of_heads(row_max: Any, options: Mapping[str, Any]) -> Any:
     return row_max.amax(rows) if hasattr(row_max, "amax") else row_max.max(rows)
 
 
-def number(name: str, x: Any, accepted: str = "a number") -> float:
-    if isinstance(x, (str, bytes, bytearray)):  # float() reads them
-        raise TypeError(f"{name} must be {accepted} (got {x!r})")
-    refuse_lost_gradient(name, x)
-    try:
-        return float(x)
-    except OverflowError:
-        raise ValueError(f"{name} must be {accepted} (got an integer beyond the range of float64)") from None
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
-
-
-def refuse_lost_gradient(name: str, x: Any) -> None:
-    """Raises a RuntimeError about an option that is a tensor whose gradient PyTorch would record."""
-    if getattr(x, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
-        raise RuntimeError(f"{name}.requires_grad is set, but onepass does not return its gradient; pass {name}.item()")
-
-
 def _probability(name: str, x: Any) -> Any:
     """In float64: rounding to float32 would make a small negative number 0."""
     value = number(name, x, "a number from 0 to 1")
@@ -101,41 +82,6 @@ def _softcap(x: Any) -> float:
     if 0 < abs(value) < 1e-40:
         raise ValueError(f"softcap must be 0 (none) or at least 1e-20 (got {value:g})")
     return value
-
-
-def parts(name: str, x: Any) -> Any:
-    """The elements of a list, tuple or other iterable."""
-    try:
-        return list(x)
-    except TypeError:
-        raise TypeError(f"{name} must be a list of arrays (got {type(x).__name__})") from None
-
-
-def arrays(name: str, x: Any) -> Any:
-    """The arrays of a list, tuple or other iterable."""
-    found = parts(name, x)
-    for i, array in enumerate(found):
-        if not hasattr(array, "dtype") and not hasattr(type(array), "__dlpack__"):
-            raise TypeError(f"{name}[{i}] must be {_arrays.KINDS} (got {type(array).__name__})")
-    return found
-
-
-def integer(name: str, x: Any, low: Any, high: Any, accepted: str) -> Any:
-    try:
-        value = operator.index(x)
-    except TypeError:
-        raise TypeError(f"{name} must be {accepted} (got {x!r})") from None
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be {accepted} (got {value})")
-    return value
-
-
-def threads_of(x: Any) -> Any:
-    return 0 if x is None else integer("threads", x, 1, 4096, "None (all cores) or an integer from 1 to 4096")
-
-
-def seed_of(x: Any, name: str = "seed") -> int:
-    return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
 def _no_seed(dropout_p: float) -> int:
@@ -156,20 +102,6 @@ def _dropout_start(start: Any) -> Any:
     if isinstance(start, (str, bytes, Mapping, Set)) or len(parts("dropout_start", start)) != 4:
         raise ValueError(f"dropout_start must be {accepted} (got {start!r})")
     return tuple(integer("dropout_start", x, 0, 2**32 - 1, accepted) for x in start)
-
-
-def window_sides(window: Any) -> tuple[Any, ...]:
-    """(left, right), not looked at yet."""
-    if window is None:
-        return -1, -1
-    try:
-        if isinstance(window, (Mapping, Set)):  # unpacking them gives keys, and members in any order
-            raise TypeError
-        left, right = window
-    except (TypeError, ValueError):
-        accepted = "a pair (left, right) of integers, -1 for unbounded"
-        raise ValueError(f"window must be {accepted} (got {window!r})") from None
-    return left, right
 
 
 def _window(window: Any) -> Any:
@@ -203,14 +135,6 @@ def _align_offset(mask: str | None, align: Any, offset: Any) -> Any:
         raise ValueError(f"align_offset must be given with mask {masks}, and only with these (got {got})")
     limit = 2**60
     return 0 if offset is None else integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
-
-
-def text(name: str, x: Any) -> Any:
-    try:
-        x.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} must be text without lone surrogates (got {ascii(x)[:200]})") from None
-    return x
 
 
 def _expression(name: str, x: Any) -> Any:
@@ -325,21 +249,3 @@ def inputs(place: Any, q: Any, k: Any, v: Any, tokens_first: bool = False) -> An
                 f"(got {list(x.shape)})"
             )
     return views
-
-
-def packed_parts(outs: Any, lses: Any) -> Any:
-    """True if parts that frameworks merge are of packed sequences; an error if onepass.merge would not take them."""
-    for name, parts, accepted in (("outs", outs, ("float32", "float16", "bfloat16")), ("lses", lses, ("float32",))):
-        for i, x in enumerate(parts):
-            dtype = str(x.dtype).rpartition(".")[2]
-            if dtype not in accepted:
-                raise TypeError(f"{name}[{i}] must be {' or '.join(accepted)} (got {dtype})")
-    shapes, rows = [tuple(x.shape) for x in outs], [tuple(x.shape) for x in lses]
-    packed = len(shapes) > 0 and len(shapes[0]) == 3
-    of_rows = [(*shape[1::-1],) if packed else shape[:-1] for shape in shapes]
-    if len(shapes) == 0 or rows != of_rows or any(shape != shapes[0] for shape in shapes):
-        raise ValueError(
-            "merge needs one lse [.., rows] for each out [.., rows, dim], all of one shape (packed: [heads, total] and "
-            f"[total, heads, dim]; got outs {[list(x) for x in shapes]} and lses {[list(x) for x in rows]})"
-        )
-    return packed

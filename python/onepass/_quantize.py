@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from . import _arrays, _devices, _onepass, _options
+from . import _arrays, _devices, _onepass, _options, _values
 from . import _numpy as np
 from ._quantized import Quantized
 
@@ -56,7 +56,7 @@ def quantize(
     if tokens_first:
         heads, rows = rows, heads
     sizes = factor_sizes(factors, (batch, heads, rows, n))
-    seed = _options.seed_of(seed)
+    seed = _values.seed_of(seed)
     y = _float8(x, shape)
     descale = _arrays.new(x, sizes, "float32", ordered=False)
     taken = _arrays.new(x, (batch, heads, n), "float32", ordered=False) if mean else None
@@ -69,7 +69,7 @@ def quantize(
             "tokens_first": tokens_first,
             "hadamard": bool(hadamard),
             "seed": seed,
-            "threads": _options.threads_of(threads),
+            "threads": _values.threads_of(threads),
             "stream": place.stream,
         }
     )
@@ -123,7 +123,7 @@ def fp8_options(fp8: Any) -> Any:
             raise ValueError(f"fp8 does not support the key {name!r}; its keys are {', '.join(_FP8)}")
     options = _FP8 | given
     return {name: bool(options[name]) for name in ("by_block", "hadamard", "center")} | {
-        "seed": _options.seed_of(options["seed"], "fp8's seed")
+        "seed": _values.seed_of(options["seed"], "fp8's seed")
     }
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options
+from . import _arrays, _devices, _kinds, _onepass, _values
 from . import _numpy as np
 
 _NOTHING = dict.fromkeys(("x", "y", "lse", "row_lse", "bool_mask", "dy", "dx"))
@@ -111,20 +111,20 @@ def merge_lse(lses: Any, *, threads: int | None = None) -> Any:
     Args:
       lses: float32 arrays of one shape, of 1 to 3 dimensions; up to 256 on CUDA.
     """
-    lses = _options.arrays("lses", lses)
+    lses = _values.arrays("lses", lses)
     if not lses:
         raise ValueError("lses must hold at least one LSE (got none)")
     place = _devices.place_of(lses[0])
     views = [_arrays.exported(f"lses[{i}]", x, place) for i, x in enumerate(lses)]
     lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
-    _onepass.merge_lse(views, _arrays.target("lse", lse, place), _options.threads_of(threads), place.stream)
+    _onepass.merge_lse(views, _arrays.target("lse", lse, place), _values.threads_of(threads), place.stream)
     place.finish()
     return _arrays.finished(lse)
 
 
 def _run(place: Any, call: dict[str, Any], scale: float | None, log: bool, threads: int | None) -> None:
     call = _NOTHING | call
-    call["scale"], call["log"], call["stream"] = _options.number("scale", scale), bool(log), place.stream
-    call["threads"] = _options.threads_of(threads)
+    call["scale"], call["log"], call["stream"] = _values.number("scale", scale), bool(log), place.stream
+    call["threads"] = _values.threads_of(threads)
     _onepass.softmax(call)
     place.finish()

@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 
 import onepass
 
-from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _torch_vmap, _unknown  # noqa: F401  its rules
+from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _unknown, _values
 from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
@@ -96,7 +96,7 @@ def attention(
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
     elif seed is None:
         seed = 0
-    left, right = _options.window_sides(window)
+    left, right = _values.window_sides(window)
     buffers = _options.mod_items(mod_buffers) if mod_buffers else None
     if not (buffers is q_descale is k_descale is v_descale is v_mean is None):
         _torch_checks.refuse_lost(zip(_torch_op.FP8, (q_descale, k_descale, v_descale, v_mean)))

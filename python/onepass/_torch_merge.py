@@ -6,7 +6,7 @@ import torch
 
 import onepass
 
-from . import _options, _torch_autograd, _torch_checks
+from . import _merge, _torch_autograd, _torch_checks, _values
 
 
 def merge(outs: Any, lses: Any) -> tuple[Any, Any]:
@@ -17,14 +17,14 @@ def merge(outs: Any, lses: Any) -> tuple[Any, Any]:
 
     Args, Returns, Raises: as ``onepass.merge``.
     """
-    outs, lses = _options.arrays("outs", outs), _options.arrays("lses", lses)
+    outs, lses = _values.arrays("outs", outs), _values.arrays("lses", lses)
     tensors = (*outs, *lses)
     for name, parts in (("outs", outs), ("lses", lses)):
         _torch_checks.check_tensors([f"{name}[{i}]" for i in range(len(parts))], parts, len(parts))
     records = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
     if not records and _torch_autograd.undispatched(tensors):
         return onepass.merge(outs, lses)
-    packed = _options.packed_parts(outs, lses)
+    packed = _merge.packed_parts(outs, lses)
     rows = torch.stack([x.movedim(0, -1) if packed else x for x in lses]).float()
     top = rows.detach().amax(0)
     top = top.masked_fill(top == -torch.inf, 0)

@@ -1,6 +1,6 @@
 """onepass as operators of PyTorch's dispatcher: ``torch.ops.onepass.attention`` and ``attention_backward``.
 
-Whatever works through the dispatcher works with them: torch.compile and torch.export (the fake tensors here), autograd
+Whatever works through the dispatcher works with them: torch.compile and torch.export (by _torch_fake.py), autograd
 and autocast (_torch_autograd.py), vmap (_torch_vmap.py). Both take every tensor and option of a call in one flat list,
 which the tables below define once.
 """
@@ -15,7 +15,7 @@ from torch import library as operators
 
 import onepass
 
-from . import _arrays, _devices, _onepass, _options, _quantize, _torch_checks
+from . import _arrays, _devices, _onepass, _options, _quantize, _values
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
@@ -60,7 +60,7 @@ def joined(names: Sequence[str]) -> Any:
 
 def signed(seed: Any) -> int:
     """A seed from 0 to 2^64 - 1 as the int64 of a schema."""
-    seed = _options.seed_of(seed)
+    seed = _values.seed_of(seed)
     return seed - 2**64 if seed >= 2**63 else seed
 
 
@@ -236,7 +236,7 @@ for _device in () if LOADED else ("CPU", "CUDA"):
     OPERATORS.impl("quantize", _run_quantize, _device)
 
 
-# ------------------------------------------------------------------------------------- shapes without values
+# ----------------------------------------------------------------------------------------------- the results
 def _packed(c: Any) -> bool:
     return c.cu_seqlens_q is not None or c.cu_seqlens_k is not None
 
@@ -251,59 +251,3 @@ def new_out(q: Tensor, v: Tensor, packed: bool, dtype: Any = None) -> Any:
     same = q.shape[-1] == v.shape[-1] and dtype == q.dtype
     out = torch.empty_like(q) if same else _like(q, (*q.shape[:-1], v.shape[-1]), dtype)
     return out.zero_() if packed else out
-
-
-def _fake(operator: str) -> Any:
-    over = (
-        {"allow_override": True} if LOADED else {}
-    )  # the library has a kernel for meta tensors, whose sizes are known
-    return operators.register_fake("onepass::" + operator, lib=OPERATORS, **over)
-
-
-@_fake("attention")
-def _fake_forward(*args: Any) -> tuple[Any, ...]:
-    c = Call(*args)
-    q, packed = _readable(c.q), _packed(c)
-    _torch_checks.check_ranks(c)
-    out = new_out(q, c.v, packed, c.out_dtype)
-    _torch_checks.check_fit(c, (*zip(INPUTS, c), ("out", out)))
-    asked = (c.return_lse, c.return_max)
-    return out, *(q.new_empty(_lse_shape(q, packed) if x else 0, dtype=torch.float32) for x in asked)
-
-
-@_fake("attention_backward")
-def _fake_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, *args: Any) -> Any:
-    c = Call(*args)
-    _check_wanted(c, wanted)
-    _torch_checks.check_ranks(c)
-    grads = [_gradient(c, name) if wants else None for name, wants in zip(DIFFERENTIABLE, wanted)]
-    others = (("dout", dout), ("dlse", dlse), ("out", out), ("lse", lse), *zip(_GRADIENTS, grads))
-    _torch_checks.check_fit(c, zip(INPUTS, c), others)
-    return tuple(c.q.new_empty(0) if x is None else x for x in grads)
-
-
-@_fake("append_kv")
-def _fake_append(*given: Any) -> Any:
-    call = dict(zip(APPEND, given))
-    _torch_checks.check_append(call)
-    q = _readable(call.get("q"))
-    return call["k_new"].new_empty(0) if q is None else _like(q, tuple(q.shape), q.dtype)
-
-
-@_fake("quantize")
-def _fake_quantize(
-    x: Any,
-    factors: str = "head",
-    hadamard: bool = False,
-    seed: int = 0,
-    mean: bool = False,
-    threads: int | None = None,
-    layout: str = "bhsd",
-) -> tuple[Any, ...]:
-    tokens_first = layout == "bshd"
-    batch, heads, rows, n = _quantize.four(tuple(x.shape), tokens_first)
-    heads, rows = (rows, heads) if tokens_first else (heads, rows)
-    sizes = _quantize.factor_sizes(factors, (batch, heads, rows, n))
-    descale = x.new_empty(sizes, dtype=torch.float32)
-    means = descale.new_empty((batch, heads, n) if mean else 0)
-    return _like(_readable(x), x.shape, torch.float8_e4m3fn), descale, means

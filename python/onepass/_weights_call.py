@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from . import _arrays, _devices, _options, _unknown
+from . import _arrays, _devices, _options, _unknown, _values
 from . import _numpy as np
 from ._gradients import attention_backward
 from ._quantized import Quantized
@@ -22,7 +22,7 @@ class WeightsCall:
             _unknown.refuse(function, unknown, {**known, "seqused_k": None, "page_table": None})
         self.options: dict[str, Any] = {**known, **options}
         dropout_p = self.options["dropout_p"]
-        if _options.number("dropout_p", dropout_p) != 0:
+        if _values.number("dropout_p", dropout_p) != 0:
             raise ValueError(
                 f"{function} does not support dropout_p (got {dropout_p!r}), because it is about the softmax's weights"
             )

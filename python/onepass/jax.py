@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from . import _devices, _jax_call, _onepass, _options, _unknown
+from . import _devices, _jax_call, _merge, _onepass, _options, _unknown, _values
 from ._flex import jaxpr
 from ._flex.trace import texts
 from ._jax_append import append_kv
@@ -178,7 +178,7 @@ def dot_product_attention(
         mask = seen if mask is None else jnp.logical_and(mask, seen)
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
-    if local_window_size is not None and min(_options.window_sides(local_window_size)) < 0:
+    if local_window_size is not None and min(_values.window_sides(local_window_size)) < 0:
         raise ValueError(f"local_window_size must be an integer from 0, or a pair of them (got {local_window_size!r})")
     if local_window_size is not None and is_causal:
         local_window_size = (local_window_size[0], 0)
@@ -218,8 +218,8 @@ def merge(outs, lses):
     Raises:
       ValueError, TypeError: for shapes that do not belong together, and other dtypes than onepass.merge takes.
     """
-    outs, lses = ([jnp.asarray(x) for x in _options.arrays(*given)] for given in (("outs", outs), ("lses", lses)))
-    packed = _options.packed_parts(outs, lses)
+    outs, lses = ([jnp.asarray(x) for x in _values.arrays(*given)] for given in (("outs", outs), ("lses", lses)))
+    packed = _merge.packed_parts(outs, lses)
     rows = jnp.stack([x.T if packed else x for x in lses]).astype("float32")
     top = jax.lax.stop_gradient(rows.max(0))
     top = jnp.where(jnp.isneginf(top), 0, top)

@@ -8,7 +8,7 @@ import importlib
 
 from torch.utils import _pytree
 
-from . import _options, _torch_checks, _torch_op
+from . import _options, _torch_checks, _torch_fake, _torch_op, _torch_vmap  # noqa: F401  rules of the operators
 from ._quantized import Quantized
 from ._torch_append import append_kv
 from ._torch_attention import attention

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from onepass import _onepass, _options
+from onepass import _onepass, _values
 
 from .layout import Layout, sides
 
@@ -88,7 +88,7 @@ def check_scheme(scheme: str) -> None:
 
 def only_of_gather(given: dict[str, Any]) -> str | None:
     """An option of the call, with its value, that only the scheme gather supports."""
-    groups = _options.integer("head_groups", given["head_groups"], 1, 2**31 - 1, "a positive integer")
+    groups = _values.integer("head_groups", given["head_groups"], 1, 2**31 - 1, "a positive integer")
     return "reproducible=True" if given["reproducible"] else f"head_groups={groups}" if groups > 1 else None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass._options import seed_of
+from onepass._values import seed_of
 
 from .call import FACTORS, Side, factors_of, group_of, out_dtype
 from .prepare import prepared

@@ -8,8 +8,9 @@ from torch.compiler import is_compiling
 
 import onepass
 from onepass import _onepass
-from onepass._options import keywords, window_sides
+from onepass._options import keywords
 from onepass._torch_op import _readable
+from onepass._values import window_sides
 
 
 def words_of(
