@@ -7,7 +7,7 @@ import torch
 
 import onepass
 
-from . import _devices, _fit, _kinds, _options
+from . import _devices, _fit, _kinds, _options, _torch_op
 from ._quantize import fp8_of, fp8_options
 
 _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPUTS)  # name -> dtype or None
@@ -123,17 +123,13 @@ def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
         return  # the kernel looks at them
     words = {
         **_options.keywords(onepass.attention),
+        **{name: getattr(c, name) for name in (*_torch_op.WORDS, "threads")},
         **sides,
         "window": window,
         "seed": 0,
         "layout": "bshd" if c.tokens_first else "bhsd",
         "deterministic": c.deterministic,
         "accumulation": c.accumulation or "exact",
-        **{name: getattr(c, name) for name in ("mask", "scale", "softcap", "dropout_p", "score_mod", "mask_mod")},
-        **{
-            name: getattr(c, name)
-            for name in ("dropout_start", "batch_invariant", "unified_max", "implementation", "threads")
-        },
     }
     if others is not None:
         words["dout"] = None

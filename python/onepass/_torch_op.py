@@ -35,6 +35,15 @@ INPUTS = NAMES[: _tensors - 1]  # all but mod_buffers, which is a list
 _namedtuple: Any = collections.namedtuple  # of fields that are not literals
 Call = _namedtuple("Call", NAMES, defaults=tuple(_defaults.values())[3:])
 
+
+def _same_words(function: Any) -> tuple[str, ...]:
+    """The options that a Call has as a function of the package takes them."""
+    others = {*INPUTS, "mod_buffers", "seed", "threads", "accumulation", "fp8", "deterministic"}
+    return tuple(name for name in NAMES if name in _options.keywords(function) and name not in others)
+
+
+WORDS, _BACKWARD_WORDS = _same_words(onepass.attention), _same_words(onepass.attention_backward)
+
 # True if libonepass_torch.so has registered the operators, which then compute by its kernels.
 LOADED = torch._C._dispatch_has_kernel("onepass::attention")
 OPERATORS = operators.Library("onepass", "FRAGMENT")
@@ -77,8 +86,8 @@ def _threads(x: Any, threads: int | None) -> Any:
     return torch.get_num_threads() if threads is None and not x.is_cuda else threads
 
 
-def _arguments(c: Any) -> dict[str, Any]:
-    """Call -> the keyword arguments that onepass.attention and attention_backward share, without q, k and v."""
+def _arguments(c: Any, words: tuple[str, ...]) -> dict[str, Any]:
+    """Call -> `words`, and the other keyword arguments that attention and its backward share, but q, k and v."""
     window = None if c.window_left == -1 and c.window_right == -1 else (c.window_left, c.window_right)
     seed = c.seed
     if c.random_seed is not None:
@@ -90,12 +99,7 @@ def _arguments(c: Any) -> dict[str, Any]:
         seed = int(c.random_seed)
     return {
         **{name: _readable(getattr(c, name)) for name in ("bias", "alibi_slopes", "sinks", "bool_mask", "block_mask")},
-        **{
-            name: getattr(c, name)
-            for name in ("cu_seqlens_q", "cu_seqlens_k", "mask", "align_offset", "scale", "softcap", "dropout_p")
-            + ("dropout_start", "mask_tile_q", "mask_tile_k", "max_seqlen_q", "max_seqlen_k", "score_mod", "mask_mod")
-            + ("implementation",)
-        },
+        **{name: getattr(c, name) for name in ("cu_seqlens_q", "cu_seqlens_k", *words)},
         "threads": _threads(c.q, c.threads),
         "window": window,
         "layout": "bshd" if c.tokens_first else "bhsd",
@@ -119,14 +123,9 @@ def compute(c: Any) -> Any:
         q,
         k,
         v,
-        **_arguments(c),
-        batch_invariant=c.batch_invariant,
-        **{name: getattr(c, name) for name in (*CACHE, *FP8)},
+        **_arguments(c, (*CACHE, *FP8, *WORDS)),
         accumulation=c.accumulation or "exact",
-        unified_max=c.unified_max,
         fp8=False if c.fp8 is None else _quantize.fp8_of(c.fp8),
-        return_lse=c.return_lse,
-        return_max=c.return_max,
         out=new_out(q, v, _packed(c), c.out_dtype),
     )
     found = iter(results if c.return_lse or c.return_max else (results,))
@@ -172,7 +171,7 @@ def compute_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, c: A
             grads=names,
             into={name: x for name, x in zip(_GRADIENTS, into) if x is not None},
             deterministic=c.deterministic,
-            **_arguments(c),
+            **_arguments(c, _BACKWARD_WORDS),
         )
     return into
 
