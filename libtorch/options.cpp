@@ -15,29 +15,14 @@ namespace {
 
 consteval int item(std::string_view name) { return at<kAttentionItems>(name); }
 
-struct Mask {
-  std::string_view name;
-  bool causal;
-  Align align;
-};
-constexpr Mask kMasks[] = {
-    {"causal_bottom_right", true, Align::bottom_right},
-    {"causal_top_left", true, Align::top_left},
-    {"causal_offset", true, Align::offset},
-    {"aligned_top_left", false, Align::top_left},
-    {"aligned_offset", false, Align::offset},
-};
-
 Band band_of(const Arguments& a) {
   Band band;
   const auto mask = a.text(item("mask"));
   if (mask) {
-    const Mask* found = nullptr;
-    for (const Mask& known : kMasks)
-      if (known.name == *mask) found = &known;
+    const NamedMask* const found = mask_named(*mask);
     if (!found) {
       std::string names = "None";
-      for (const Mask& known : kMasks) names += ", '" + std::string(known.name) + "'";
+      for (const NamedMask& known : kMasks) names += ", '" + std::string(known.name) + "'";
       throw Error(ErrorCode::bad_value, text("mask must be one of ", names, " (got '", *mask, "')"));
     }
     band.causal = found->causal;

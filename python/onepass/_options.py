@@ -9,15 +9,9 @@ from ._flex.trace import texts
 from ._values import integer, number, parts, seed_of, text, threads_of, window_sides
 
 # mask -> (causal, onepass::Align)
-_BOTTOM_RIGHT, _TOP_LEFT, _OFFSET = range(3)
-_MASKS = {
-    None: (False, _BOTTOM_RIGHT),
-    "causal_bottom_right": (True, _BOTTOM_RIGHT),
-    "causal_top_left": (True, _TOP_LEFT),
-    "causal_offset": (True, _OFFSET),
-    "aligned_top_left": (False, _TOP_LEFT),
-    "aligned_offset": (False, _OFFSET),
-}
+_BOTTOM_RIGHT, _OFFSET = 0, 2
+_MASKS: dict[str | None, tuple[bool, int]] = {None: (False, _BOTTOM_RIGHT)}
+_MASKS |= {name: (causal, align) for name, causal, align in _onepass.masks()}
 
 SEED = None  # the default, for calls without dropout
 

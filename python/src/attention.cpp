@@ -140,6 +140,14 @@ nb::list attention_options() {
   return all;
 }
 
+// (name, causal, align) of each mask.
+nb::list masks() {
+  nb::list all;
+  for (const NamedMask& mask : kMasks)
+    all.append(nb::make_tuple(std::string(mask.name), mask.causal, static_cast<int>(mask.align)));
+  return all;
+}
+
 // (name, the dtype that a small array is converted to or "", attention's, attention_backward's, an input) of each
 // tensor.
 nb::list attention_tensors() {
@@ -164,6 +172,7 @@ void add_attention(nb::module_& m) {
   m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
   m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a, "target"_a = "");
   m.def("attention_options", &attention_options);
+  m.def("masks", &masks);
   m.def("attention_tensors", &attention_tensors);
 }
 

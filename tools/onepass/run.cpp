@@ -30,9 +30,7 @@ struct Flags : Running {
 
 Band band_of(const Flags& flags) {
   Band band;
-  band.causal = flags.mask.starts_with("causal");
-  if (flags.mask.ends_with("top_left")) band.align = Align::top_left;
-  if (flags.mask.ends_with("offset")) band.align = Align::offset;
+  if (const NamedMask* const mask = mask_named(flags.mask)) band.causal = mask->causal, band.align = mask->align;
   if (flags.align_offset.has_value() != (band.align == Align::offset))
     throw Error(ErrorCode::bad_value,
                 "--align-offset and --mask causal_offset (or aligned_offset) must be given together");
@@ -234,12 +232,13 @@ void add_run(CLI::App& app) {
   c->add_option("--out-dtype", flags->out_dtype, "Dtype of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  std::vector<std::string> masks;
+  for (const NamedMask& mask : kMasks) masks.emplace_back(mask.name);
   c->add_option(
        "--mask", flags->mask,
        "causal_bottom_right, causal_top_left, causal_offset; aligned_top_left, aligned_offset for --window alone")
       ->group("Scores")
-      ->check(CLI::IsMember(
-          {"causal_bottom_right", "causal_top_left", "causal_offset", "aligned_top_left", "aligned_offset"}));
+      ->check(CLI::IsMember(masks));
   c->add_option("--align-offset", flags->align_offset, "With --mask causal_offset: query i sees keys 0 to i + N")
       ->group("Scores")
       ->type_name("N");

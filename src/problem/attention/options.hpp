@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -29,6 +30,23 @@ struct OptionRow {
   const char* help = "";                 // on the command line
   bool forward = true, backward = true;  // whether attention takes it, and attention_backward
 };
+
+// The masks that a call names, beside none.
+struct NamedMask {
+  std::string_view name;
+  bool causal;
+  Align align;
+};
+inline constexpr auto kMasks = std::to_array<NamedMask>({{"causal_bottom_right", true, Align::bottom_right},
+                                                         {"causal_top_left", true, Align::top_left},
+                                                         {"causal_offset", true, Align::offset},
+                                                         {"aligned_top_left", false, Align::top_left},
+                                                         {"aligned_offset", false, Align::offset}});
+// nullptr: it is not one of them.
+constexpr const NamedMask* mask_named(std::string_view name) {
+  const auto found = std::ranges::find(kMasks, name, &NamedMask::name);
+  return found == kMasks.end() ? nullptr : &*found;
+}
 
 // has: the C field that says whether `from` is set.
 template <auto to, auto from, auto has = nullptr>

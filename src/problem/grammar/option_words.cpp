@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "problem/attention/options.hpp"
 #include "problem/grammar/words.hpp"
 
 namespace onepass {
@@ -10,20 +11,20 @@ bool read_band(Reading& r, const Word& w) {
   Band& band = r.p.band;
   const auto value = w.value();
   const std::string_view key = w.word.substr(0, w.word.find('='));
-  if (value ? key != "causal_offset" && key != "aligned_offset"
-            : key != "causal_bottom_right" && key != "causal_top_left" && key != "aligned_top_left")
-    return false;
-  if (key.starts_with("causal")) band.causal = true;
-  band.align = value ? Align::offset : key.ends_with("top_left") ? Align::top_left : Align::bottom_right;
-  if (value)
-    band.offset = w.number<std::int64_t>(*value, key == "causal_offset" ? "causal_offset=keys" : "aligned_offset=keys");
+  const NamedMask* const mask = mask_named(key);
+  if (!mask || (mask->align == Align::offset) != value.has_value()) return false;
+  if (mask->causal) band.causal = true;
+  band.align = mask->align;
+  if (value) band.offset = w.number<std::int64_t>(*value, text(key, "=keys").c_str());
   return true;
 }
 std::string band_text(const Problem& p) {
   const Band& band = p.band;
-  if (band.align == Align::offset) return (band.causal ? " causal_offset=" : " aligned_offset=") + number(band.offset);
-  if (band.causal) return band.align == Align::top_left ? " causal_top_left" : " causal_bottom_right";
-  return band.align == Align::top_left ? " aligned_top_left" : "";
+  for (const NamedMask& mask : kMasks) {
+    if (mask.causal == band.causal && mask.align == band.align)
+      return text(" ", mask.name) + (band.align == Align::offset ? "=" + number(band.offset) : "");
+  }
+  return "";
 }
 
 bool read_rotary(Reading& r, const Word& w) {
