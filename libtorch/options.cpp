@@ -22,7 +22,7 @@ Band band_of(const Arguments& a) {
     const NamedMask* const found = mask_named(*mask);
     if (!found) {
       std::string names = "None";
-      for (const NamedMask& known : kMasks) names += ", '" + std::string(known.name) + "'";
+      for (const NamedMask& known : kNamedMasks) names += ", '" + std::string(known.name) + "'";
       throw Error(ErrorCode::bad_value, text("mask must be one of ", names, " (got '", *mask, "')"));
     }
     band.causal = found->causal;

@@ -1,10 +1,9 @@
 #include "libtorch/run.hpp"
 
-#include <atomic>
-
 #include "base/fork.hpp"
 #include "base/text.hpp"
 #include "interfaces/executors.hpp"
+#include "interfaces/task_loop.hpp"
 #include "plan/compute.hpp"
 
 // libtorch_cuda has it. It is null in a PyTorch without CUDA.
@@ -20,22 +19,12 @@ TorchThreads::TorchThreads() {
 
 // Always asks for the same number, since another one than that of PyTorch's operators would end and start threads.
 void TorchThreads::parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) {
-  struct Region {
-    std::int64_t tasks;
-    void (*body)(void*, std::int64_t, int);
-    void* context;
-    std::atomic<std::int64_t> next{0};
-    std::atomic<int> worker{0};
-  } region{tasks, body, context};
-  const auto work = [](std::int64_t, std::int64_t, void* data) {
-    Region& r = *static_cast<Region*>(data);
-    const int worker = r.worker.fetch_add(1, std::memory_order_relaxed);
-    for (std::int64_t i; (i = r.next.fetch_add(1, std::memory_order_relaxed)) < r.tasks;) r.body(r.context, i, worker);
-  };
+  TaskLoop loop(tasks, body, context);
+  const auto work = [](std::int64_t, std::int64_t, void* data) { static_cast<TaskLoop*>(data)->run(); };
   if (tasks == 1 || threads_ == 1)
-    work(0, 1, &region);
+    loop.run();
   else
-    check(torch_parallel_for(0, threads_, 1, work, &region), "torch_parallel_for");
+    check(torch_parallel_for(0, threads_, 1, work, &loop), "torch_parallel_for");
 }
 
 // PyTorch's threads are lost in a child of fork().

@@ -143,7 +143,7 @@ nb::list attention_options() {
 // (name, causal, align) of each mask.
 nb::list masks() {
   nb::list all;
-  for (const NamedMask& mask : kMasks)
+  for (const NamedMask& mask : kNamedMasks)
     all.append(nb::make_tuple(std::string(mask.name), mask.causal, static_cast<int>(mask.align)));
   return all;
 }

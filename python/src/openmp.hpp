@@ -5,12 +5,11 @@
 #include <link.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "base/fork.hpp"
+#include "interfaces/task_loop.hpp"
 #include "onepass/executor.hpp"
 
 namespace onepass::python {
@@ -46,23 +45,11 @@ class OpenMp final : public Executor {
 
   int workers() const override { return threads_; }
   void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
-    struct Region {
-      std::int64_t tasks;
-      void (*body)(void*, std::int64_t, int);
-      void* context;
-      std::atomic<std::int64_t> next{0};
-      std::atomic<int> worker{0};
-    } region{tasks, body, context};
-    const auto work = [](void* data) {
-      Region& r = *static_cast<Region*>(data);
-      const int worker = r.worker.fetch_add(1, std::memory_order_relaxed);
-      for (std::int64_t i; (i = r.next.fetch_add(1, std::memory_order_relaxed)) < r.tasks;)
-        r.body(r.context, i, worker);
-    };
+    TaskLoop loop(tasks, body, context);
     if (tasks == 1 || threads_ == 1)
-      work(&region);
+      loop.run();
     else
-      parallel_(work, &region, static_cast<unsigned>(threads_), 0);
+      parallel_([](void* data) { static_cast<TaskLoop*>(data)->run(); }, &loop, static_cast<unsigned>(threads_), 0);
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/fork.hpp"
 #include "base/text.hpp"
 #include "interfaces/executors.hpp"
 #include "interrupt.hpp"

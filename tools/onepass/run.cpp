@@ -233,7 +233,7 @@ void add_run(CLI::App& app) {
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   std::vector<std::string> masks;
-  for (const NamedMask& mask : kMasks) masks.emplace_back(mask.name);
+  for (const NamedMask& mask : kNamedMasks) masks.emplace_back(mask.name);
   c->add_option(
        "--mask", flags->mask,
        "causal_bottom_right, causal_top_left, causal_offset; aligned_top_left, aligned_offset for --window alone")

@@ -37,15 +37,15 @@ struct NamedMask {
   bool causal;
   Align align;
 };
-inline constexpr auto kMasks = std::to_array<NamedMask>({{"causal_bottom_right", true, Align::bottom_right},
+inline constexpr auto kNamedMasks = std::to_array<NamedMask>({{"causal_bottom_right", true, Align::bottom_right},
                                                          {"causal_top_left", true, Align::top_left},
                                                          {"causal_offset", true, Align::offset},
                                                          {"aligned_top_left", false, Align::top_left},
                                                          {"aligned_offset", false, Align::offset}});
 // nullptr: it is not one of them.
 constexpr const NamedMask* mask_named(std::string_view name) {
-  const auto found = std::ranges::find(kMasks, name, &NamedMask::name);
-  return found == kMasks.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kNamedMasks, name, &NamedMask::name);
+  return found == kNamedMasks.end() ? nullptr : &*found;
 }
 
 // has: the C field that says whether `from` is set.

@@ -20,7 +20,7 @@ bool read_band(Reading& r, const Word& w) {
 }
 std::string band_text(const Problem& p) {
   const Band& band = p.band;
-  for (const NamedMask& mask : kMasks) {
+  for (const NamedMask& mask : kNamedMasks) {
     if (mask.causal == band.causal && mask.align == band.align)
       return text(" ", mask.name) + (band.align == Align::offset ? "=" + number(band.offset) : "");
   }
