@@ -1,6 +1,5 @@
 """The call as an operator, which torch.compile sees as one node. A number stands for all that is not a tensor."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,21 +67,19 @@ def _scheme(inputs: tuple[Any, ...], agree: bool) -> Any:
     return prepared(q, k, v, group, given, agree, drawn), factors_of(given)
 
 
-@torch.library.custom_op("onepass::context_parallel", mutates_args=())
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    buffers: Sequence[Tensor],
-    number: int,
-    seed: int,
-    drawn: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    scheme, factors = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), True)
+# The inputs of both operators, in the order in which _scheme() unpacks them.
+_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? slopes, Tensor? bias, Tensor? mask, Tensor[] buffers, "
+    "SymInt number, SymInt seed, Tensor? drawn"
+)
+
+
+@torch.library.custom_op(
+    "onepass::context_parallel", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor out, Tensor lse)"
+)
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+    scheme, factors = _scheme(inputs, True)
+    q, k, v, sinks, slopes, bias, mask, *_ = inputs
     side = Side((sinks, slopes, bias), mask, factors=factors, group=group_of(q, k))
     out, lse, _ = scheme.told(scheme.forward, side, q, k, v)
     return out, lse
@@ -93,26 +90,14 @@ def _(q: Any, k: Any, v: Any, *others: Any) -> Any:
     return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-@torch.library.custom_op("onepass::context_parallel_backward", mutates_args=())
-def _backward(
-    dout: Tensor,
-    dlse: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    wanted: Sequence[bool],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    buffers: Sequence[Tensor],
-    number: int,
-    seed: int,
-    drawn: Tensor | None,
-) -> list[Tensor]:
-    scheme, _ = _scheme((q, k, v, sinks, slopes, bias, mask, buffers, number, seed, drawn), False)
+@torch.library.custom_op(
+    "onepass::context_parallel_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {_INPUTS}) -> Tensor[]",
+)
+def _backward(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *inputs: Any) -> list[Tensor]:
+    scheme, _ = _scheme(inputs, False)
+    q, k, v, sinks, slopes, bias, mask, *_others = inputs
     side = Side((sinks, slopes, bias), mask, wanted)
 
     def gradients(*given: Any) -> Any:
