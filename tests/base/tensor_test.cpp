@@ -8,6 +8,7 @@
 
 #include "onepass/error.hpp"
 #include "onepass/view.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -62,27 +63,19 @@ TEST(Tensor, PermutedIsAView) {
 }
 
 TEST(Tensor, ErrorsSayWhat) {
-  const auto sentence = [](auto f) {
-    try {
-      f();
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string("nothing");
-  };
   const Tensor t(nullptr, DType::f32, {2, 3});
-  EXPECT_EQ(sentence([&] { (void)t.permuted({0}); }), "a permutation must name all 2 dimensions (got 1)");
-  EXPECT_EQ(sentence([&] { (void)t.permuted({0, 0}); }),
+  EXPECT_EQ(test::sentence_of([&] { (void)t.permuted({0}); }), "a permutation must name all 2 dimensions (got 1)");
+  EXPECT_EQ(test::sentence_of([&] { (void)t.permuted({0, 0}); }),
             "a permutation must name each dimension from 0 to 1 once (got 0)");
-  EXPECT_EQ(sentence([&] { (void)t.permuted({0, 2}); }),
+  EXPECT_EQ(test::sentence_of([&] { (void)t.permuted({0, 2}); }),
             "a permutation must name each dimension from 0 to 1 once (got 2)");
-  EXPECT_EQ(sentence([&] { (void)t.permuted({-1, 0}); }),
+  EXPECT_EQ(test::sentence_of([&] { (void)t.permuted({-1, 0}); }),
             "a permutation must name each dimension from 0 to 1 once (got -1)");
-  EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1}); }),
+  EXPECT_EQ(test::sentence_of([&] { Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1}); }),
             "a tensor must have at most 4 dimensions (got 5)");
-  EXPECT_EQ(sentence([&] { Tensor(nullptr, DType::f32, {1, 2}, {1}); }),
+  EXPECT_EQ(test::sentence_of([&] { Tensor(nullptr, DType::f32, {1, 2}, {1}); }),
             "a tensor must have one stride for each of its 2 sizes (got 1)");
-  EXPECT_EQ(sentence([&] { (void)dtype_from_name("float"); }),
+  EXPECT_EQ(test::sentence_of([&] { (void)dtype_from_name("float"); }),
             "dtype must be fp32, fp16, bf16, fp8_e4m3, bool, int32 or int64 (got 'float')");
 }
 

@@ -15,6 +15,7 @@
 #include "plan/implementations.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -221,38 +222,30 @@ TEST(Softmax, AnLseOfTheLowestNumber) {
   }
 }
 
-template <class F>
-std::string refusal(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 TEST(Softmax, RefusesInASentence) {
   std::vector<float> x(12), y(12, 7.0f), lse(3);
   std::vector<std::uint8_t> mask(12, 1);
   const ConstTensor in{x.data(), DType::f32, {3, 4}};
   const Tensor out{y.data(), DType::f32, {3, 4}};
-  EXPECT_EQ(refusal([&] { softmax(in, {}); }), "y or lse must be given");
-  EXPECT_EQ(refusal([&] { softmax({}, out); }), "x must be given");
-  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::f32, {4, 3}}); }),
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, {}); }), "y or lse must be given");
+  EXPECT_EQ(test::sentence_of([&] { softmax({}, out); }), "x must be given");
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, {y.data(), DType::f32, {4, 3}}); }),
             "y must have shape [3, 4], as x (got [4, 3])");
-  EXPECT_EQ(refusal([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }), "y must be fp32, as x (got bf16)");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {lse.data(), DType::f32, {4}}); }),
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, {y.data(), DType::bf16, {3, 4}}); }),
+            "y must be fp32, as x (got bf16)");
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, out, {lse.data(), DType::f32, {4}}); }),
             "lse must have the shape of x, [3, 4], without the last dimension (got [4])");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}}); }),
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, out, {}, {}, {mask.data(), DType::boolean, {2, 4}}); }),
             "bool_mask must have sizes of 1 or of x, [3, 4] (got [2, 4])");
-  EXPECT_EQ(refusal([&] { softmax(in, out, {}, {.scale = kInf}); }), "scale must be -2.3e38 to 2.3e38 (got inf)");
-  EXPECT_EQ(refusal([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");
-  EXPECT_EQ(refusal([&] { softmax_backward(in, {}, out); }), "dy must be given");
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, out, {}, {.scale = kInf}); }),
+            "scale must be -2.3e38 to 2.3e38 (got inf)");
+  EXPECT_EQ(test::sentence_of([&] { softmax(in, {x.data(), DType::f32, {3, 4}}); }), "y must not share memory with x");
+  EXPECT_EQ(test::sentence_of([&] { softmax_backward(in, {}, out); }), "dy must be given");
   EXPECT_EQ(y, std::vector<float>(12, 7.0f));
   Tensors t;
   t.x = in, t.y = out;
-  EXPECT_EQ(refusal([&] { (void)problem_of(t, {}); }), "q must be given");
-  EXPECT_NE(refusal([&] {
+  EXPECT_EQ(test::sentence_of([&] { (void)problem_of(t, {}); }), "q must be given");
+  EXPECT_NE(test::sentence_of([&] {
               (void)parse_problem("softmax s3x4 fp32 causal_top_left");
             }).find("softmax does not support 'causal_top_left'"),
             std::string::npos);

@@ -11,6 +11,7 @@
 #include "onepass/error.hpp"
 #include "problem/block_mask.hpp"
 #include "problem/problem.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -21,20 +22,11 @@ std::string key(const std::string& line, const char* arch = "sm_90") {
   return key_of(kernels_on(arch, parse_problem(line)).back().program);
 }
 
-std::string sentence(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 TEST(Prebuild, NamesTheTargetsItKnows) {
   EXPECT_EQ(typical_device("sm_90").major, 9);
   EXPECT_EQ(typical_device("sm_90a").shared_bytes, 232448);
   for (const char* wrong : {"sm_70", "90", "", "sm_90aa"}) {
-    const std::string said = sentence([&] { typical_device(wrong); });
+    const std::string said = test::sentence_of([&] { typical_device(wrong); });
     EXPECT_EQ(said.find("arch must be one of sm_"), 0u) << said;
     EXPECT_NE(said.find("sm_90"), said.npos) << said;
     EXPECT_NE(said.find("(got '" + std::string(wrong) + "')"), said.npos) << said;
@@ -52,7 +44,7 @@ TEST(Prebuild, TheDocumentOffersTheTargetsItKnows) {
   const std::string line = page.substr(from, page.find('.', from) - from);
   for (std::size_t at = line.find("`sm_"); at != line.npos; at = line.find("`sm_", at + 1))
     offered += (offered.empty() ? "" : ", ") + line.substr(at + 1, line.find('`', at + 1) - at - 1);
-  EXPECT_EQ(sentence([] { typical_device("none"); }), "arch must be one of " + offered + " (got 'none')");
+  EXPECT_EQ(test::sentence_of([] { typical_device("none"); }), "arch must be one of " + offered + " (got 'none')");
 }
 
 TEST(Prebuild, AKernelServesEverySizeAndLayoutOfItsKind) {
@@ -98,9 +90,10 @@ TEST(Prebuild, AMergeIsOneKernelForAllSizes) {
   EXPECT_STREQ(kernels[0].implementation, "cuda.merge");
   EXPECT_EQ(key("merge n48 h1 s999 d128 bf16"), key_of(kernels[0].program));
   EXPECT_NE(key("merge n49 h1 s999 d128 bf16"), key_of(kernels[0].program));
-  EXPECT_NE(
-      sentence([] { key("merge n257 s1 d8"); }).find("cuda.merge: supports at most 256 partial results (got 257)"),
-      std::string::npos);
+  EXPECT_NE(test::sentence_of([] {
+              key("merge n257 s1 d8");
+            }).find("cuda.merge: supports at most 256 partial results (got 257)"),
+            std::string::npos);
 }
 
 TEST(Prebuild, ACacheIsAlsoWritten) {
@@ -123,7 +116,7 @@ TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
 }
 
 TEST(Prebuild, SaysWhyNoKernelComputesAProblem) {
-  const std::string said = sentence([] { key("fwd b600000000 h1 s1 d64 bf16"); });
+  const std::string said = test::sentence_of([] { key("fwd b600000000 h1 s1 d64 bf16"); });
   EXPECT_EQ(said.find("no kernel supports \"fwd b600000000 h1 s1 d64 bf16 cuda:0\" on sm_90; cuda.mla: "), 0u) << said;
   for (const char* name : {"; cuda.sm90: ", "; cuda.sm80: ", "; cuda.plain: "})
     EXPECT_NE(said.find(name), said.npos) << said;
@@ -158,7 +151,7 @@ TEST_F(Prebuilt, IsLeftAloneIfItIsDamaged) {
   ASSERT_TRUE(write_cubin(directory / "prebuilt", key_of(program), "99.9", {"not compiled here", "log"}));
   std::ofstream(directory / "prebuilt" / (key_of(program) + ".cubin"), std::ios::app) << "x";
   if (compiler_version().empty()) {
-    const std::string said = sentence([&] { cubin_for(program); });
+    const std::string said = test::sentence_of([&] { cubin_for(program); });
     EXPECT_NE(said.find("is not in the cache and cannot be compiled: "), said.npos) << said;
     EXPECT_NE(said.find(key_of(program) + ".cubin is not used: it is damaged"), said.npos) << said;
     return;

@@ -8,19 +8,12 @@
 #include "plan/plan.hpp"
 #include "problem/problem.hpp"
 #include "support/append_case.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
 
-template <class F>
-std::string sentence_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using test::sentence_of;
 
 TEST(AppendProblem, LinesReadBack) {
   for (const char* line :

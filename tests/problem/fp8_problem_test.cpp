@@ -6,19 +6,12 @@
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
 
-template <class F>
-std::string sentence_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using test::sentence_of;
 
 TEST(Fp8Problem, LinesReadBack) {
   for (const char* line :

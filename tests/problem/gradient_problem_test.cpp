@@ -8,6 +8,7 @@
 #include "problem/roles.hpp"
 #include "reference/reference.hpp"
 #include "support/named_params.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -164,21 +165,15 @@ TEST(GradientArguments, AnOutputMayShareNothingButInputsMay) {
 
 TEST(GradientArguments, EachCallSaysWhichItIs) {
   const Inputs in = check::make_inputs(parse_problem("bwd h2 s5 d8"));
-  const auto sentence = [](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "taken";
-  };
-  EXPECT_NE(sentence([&] { attention(in.tensors); }).find("attention does not accept dout; attention_backward does"),
-            std::string::npos);
+  EXPECT_NE(
+      test::sentence_of([&] { attention(in.tensors); }).find("attention does not accept dout; attention_backward does"),
+      std::string::npos);
   Tensors without = in.tensors;
   without.dout = {};
-  EXPECT_NE(sentence([&] { attention_backward(without); }).find("dout must be given"), std::string::npos);
-  EXPECT_NE(sentence([&] { attention(without); }).find("attention does not accept dq; attention_backward does"),
-            std::string::npos);
+  EXPECT_NE(test::sentence_of([&] { attention_backward(without); }).find("dout must be given"), std::string::npos);
+  EXPECT_NE(
+      test::sentence_of([&] { attention(without); }).find("attention does not accept dq; attention_backward does"),
+      std::string::npos);
 }
 
 TEST(GradientArguments, OptionsOfAForwardAloneAreRefused) {

@@ -1,4 +1,4 @@
-// Files written by hand as bytes, a folder to keep them in, and the sentence an action fails with.
+// Files written by hand as bytes and a folder to keep them in.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "onepass/error.hpp"
+#include "support/sentence.hpp"
 #include "tools/onepass/io/source.hpp"
 
 namespace onepass::test {
@@ -50,16 +51,6 @@ inline std::string safetensors(const std::string& header, const std::string& dat
 
 inline io::MemorySource source(const std::string& bytes) {
   return {"x", std::as_bytes(std::span(bytes.data(), bytes.size()))};
-}
-
-// The sentence of the onepass::Error that the action throws; "" if it throws none.
-inline std::string sentence_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 class Folder {

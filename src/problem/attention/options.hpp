@@ -38,10 +38,10 @@ struct NamedMask {
   Align align;
 };
 inline constexpr auto kNamedMasks = std::to_array<NamedMask>({{"causal_bottom_right", true, Align::bottom_right},
-                                                         {"causal_top_left", true, Align::top_left},
-                                                         {"causal_offset", true, Align::offset},
-                                                         {"aligned_top_left", false, Align::top_left},
-                                                         {"aligned_offset", false, Align::offset}});
+                                                              {"causal_top_left", true, Align::top_left},
+                                                              {"causal_offset", true, Align::offset},
+                                                              {"aligned_top_left", false, Align::top_left},
+                                                              {"aligned_offset", false, Align::offset}});
 // nullptr: it is not one of them.
 constexpr const NamedMask* mask_named(std::string_view name) {
   const auto found = std::ranges::find(kNamedMasks, name, &NamedMask::name);

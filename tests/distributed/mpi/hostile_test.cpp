@@ -12,6 +12,7 @@
 
 #include "cases.hpp"
 #include "onepass/transport_mpi.hpp"
+#include "support/sentence.hpp"
 #include "tests.hpp"
 
 namespace onepass::test {
@@ -36,17 +37,6 @@ bool near(Results& a, Results& b, const char* name) {
     }
   });
   return right;
-}
-
-// The sentence of the Error that a call throws.
-template <class F>
-std::string sentence(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 bool is(const std::string& got, const std::string& wanted) {
@@ -151,7 +141,7 @@ bool differ() {
     Attention options = c.options;
     AttentionTensors tensors = without_gradients(mine.tensors);
     if (me) change(tensors, options, how);
-    right &= is(sentence([&] { context_parallel_attention(transport, how, tensors, options); }), wanted);
+    right &= is(sentence_of([&] { context_parallel_attention(transport, how, tensors, options); }), wanted);
     for (std::size_t i = 0; i < mine.results.out.count(); ++i) right &= mine.results.out.at(i) == 7;
   };
   const std::string rows = std::to_string(layout.count(last)), fewer = std::to_string(layout.count(last) - 1);
@@ -202,7 +192,7 @@ bool differ() {
     t.seqused_k = ConstTensor(&used, DType::i32, {1});
   });
   Mine mine(c, layout, transport.rank());
-  right &= is(sentence([&] {
+  right &= is(sentence_of([&] {
                 if (me)
                   context_parallel_attention_backward(transport, {layout}, mine.tensors, c.options);
                 else
@@ -222,7 +212,7 @@ static bool refused_by_mpi() {
     for (int i = 0; i < 100; ++i) transport.all_gather(mine, all);
   };
   const std::string refusal = "an exchange of MPI failed: ", failed = "rank 1 has failed: " + refusal;
-  const std::string first = sentence(call), second = sentence(call);
+  const std::string first = sentence_of(call), second = sentence_of(call);
   const bool right = first.starts_with(me ? refusal : failed) &&
                      second.starts_with("the transport cannot be used any more: " + failed);
   if (!right) std::printf("rank %d: '%s', then '%s'\n", transport.rank(), first.c_str(), second.c_str());
@@ -242,11 +232,11 @@ bool throws() {
       mine.run(transport, {layout}, c, me ? static_cast<Executor&>(failing) : serial_executor());
   };
   bool right =
-      is(sentence(call), me ? "this executor does not work" : "rank 1 has failed: this executor does not work");
+      is(sentence_of(call), me ? "this executor does not work" : "rank 1 has failed: this executor does not work");
   right &= std::chrono::steady_clock::now() - start < 5s;
   right &= refused_by_mpi();
   return right &
-         is(sentence(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");
+         is(sentence_of(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");
 }
 
 bool late() {
@@ -259,7 +249,7 @@ bool late() {
   }
   const Layout layout = Layout::zigzag(c.length, transport.ranks());
   Mine mine(c, layout, transport.rank());
-  const std::string got = sentence([&] { mine.run(transport, {layout}, c); });
+  const std::string got = sentence_of([&] { mine.run(transport, {layout}, c); });
   return is(got, "rank 1 has not answered for 0.500 seconds") && std::chrono::steady_clock::now() - start < 5s;
 }
 

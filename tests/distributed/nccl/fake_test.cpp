@@ -9,6 +9,7 @@
 
 #include "onepass/context_parallel_attention.hpp"
 #include "onepass/transport_nccl.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -29,16 +30,6 @@ void on_ranks(int ranks, const std::function<void(NcclTransport&)>& work, std::c
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-template <class F>
-std::string sentence(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 std::vector<float> numbers(const Layout& layout, int rank, Index heads, Index dim, int seed) {
@@ -113,9 +104,10 @@ TEST(NcclTransport, RanksThatDisagreeThrowTheSameSentence) {
     const Layout layout = Layout::zigzag(30, 3);
     Call mine(layout, transport.rank());
     const Attention options{.softcap = transport.rank() == 2 ? -1.0f : 0.0f};
-    const std::string said = sentence([&] { context_parallel_attention(transport, {layout}, mine.forward, options); });
+    const std::string said =
+        test::sentence_of([&] { context_parallel_attention(transport, {layout}, mine.forward, options); });
     EXPECT_TRUE(said.starts_with("rank 2: softcap must be")) << said;
-    EXPECT_EQ(sentence([&] { context_parallel_attention(transport, {layout}, mine.forward); }), "nothing was thrown");
+    EXPECT_EQ(test::sentence_of([&] { context_parallel_attention(transport, {layout}, mine.forward); }), "");
   });
 }
 
@@ -125,9 +117,11 @@ TEST(NcclTransport, ARankThatFailsEndsTheOthers) {
     const auto gather = [&] { transport.all_gather(mine, all); };
     if (transport.rank() == 1) {
       transport.fail("out of something");
-      EXPECT_EQ(sentence(gather), "the transport cannot be used any more: rank 1 has failed: out of something");
+      EXPECT_EQ(test::sentence_of(gather),
+                "the transport cannot be used any more: rank 1 has failed: out of something");
     } else {
-      EXPECT_EQ(sentence(gather), "a rank has ended or failed: remote process exited or there was a network error");
+      EXPECT_EQ(test::sentence_of(gather),
+                "a rank has ended or failed: remote process exited or there was a network error");
     }
     EXPECT_EQ(transport.comm(), nullptr);
   });
@@ -139,11 +133,11 @@ TEST(NcclTransport, ARankWithoutMemoryEndsTheOthers) {
     std::vector<std::byte> mine(each), all(2 * each);
     const auto gather = [&] { transport.all_gather(mine, all); };
     const std::string refusal = "cudaMalloc failed: an error of the fake";
-    EXPECT_EQ(sentence(gather), transport.rank() == 1
-                                    ? refusal
+    EXPECT_EQ(test::sentence_of(gather),
+              transport.rank() == 1 ? refusal
                                     : "a rank has ended or failed: remote process exited or there was a network error");
     if (transport.rank() == 1) {
-      EXPECT_EQ(sentence(gather), "the transport cannot be used any more: " + refusal);
+      EXPECT_EQ(test::sentence_of(gather), "the transport cannot be used any more: " + refusal);
     }
     EXPECT_EQ(transport.comm(), nullptr);
   });
@@ -155,7 +149,8 @@ TEST(NcclTransport, ARankThatDoesNotComeEndsTheOthersAfterTheDeadline) {
       [](NcclTransport& transport) {
         if (transport.rank() == 1) return;
         std::vector<std::byte> mine(4), all(8);
-        EXPECT_EQ(sentence([&] { transport.all_gather(mine, all); }), "another rank has not answered for 100 ms");
+        EXPECT_EQ(test::sentence_of([&] { transport.all_gather(mine, all); }),
+                  "another rank has not answered for 100 ms");
         EXPECT_EQ(transport.comm(), nullptr);
       },
       100ms);
