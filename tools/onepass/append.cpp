@@ -6,15 +6,15 @@
 #include <fmt/format.h>
 
 #include "base/text.hpp"
-#include "command.hpp"
-#include "device_tensors.hpp"
-#include "inputs.hpp"
 #include "onepass/append.hpp"
-#include "outputs.hpp"
 #include "plan/plan.hpp"
 #include "problem/callers_layout.hpp"
-#include "progress.hpp"
-#include "streams.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/device_tensors.hpp"
+#include "tools/onepass/inputs.hpp"
+#include "tools/onepass/outputs.hpp"
+#include "tools/onepass/progress.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 namespace {

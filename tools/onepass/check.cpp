@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "check/mirror.hpp"
-#include "command.hpp"
 #include "plan/implementations.hpp"
-#include "progress.hpp"
-#include "seed.hpp"
-#include "streams.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/progress.hpp"
+#include "tools/onepass/seed.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "command.hpp"
+#include "tools/onepass/command.hpp"
 #include "base/text.hpp"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "command_line.hpp"
+#include "tools/onepass/command_line.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,11 +11,11 @@
 
 #include <fmt/format.h>
 
-#include "command.hpp"
 #include "onepass/error.hpp"
 #include "onepass/version.hpp"
 #include "problem/grammar/foreign_words.hpp"
-#include "streams.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "device_tensors.hpp"
+#include "tools/onepass/device_tensors.hpp"
 
 #include <algorithm>
 

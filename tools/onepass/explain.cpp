@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "command.hpp"
 #include "cuda/compile/program.hpp"
 #include "cuda/host/pretended.hpp"
 #include "cuda/target.hpp"
@@ -13,6 +12,7 @@
 #include "plan/implementations.hpp"
 #include "plan/plan.hpp"
 #include "problem/grammar/on.hpp"
+#include "tools/onepass/command.hpp"
 
 namespace onepass::cli {
 namespace {

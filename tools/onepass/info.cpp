@@ -13,15 +13,15 @@
 
 #include "base/cpu_info.hpp"
 #include "base/text.hpp"
-#include "command.hpp"
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/host/kernels.hpp"
-#include "machine.hpp"
 #include "onepass/executor.hpp"
 #include "onepass/version.hpp"
 #include "plan/implementations.hpp"
 #include "problem/roles.hpp"
 #include "reference/reference.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/machine.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "inputs.hpp"
+#include "tools/onepass/inputs.hpp"
 #include "base/text.hpp"
 
 #include <algorithm>

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "problem/roles.hpp"
-#include "progress.hpp"
 #include "tools/onepass/io/array.hpp"
 #include "tools/onepass/io/safetensors.hpp"
+#include "tools/onepass/progress.hpp"
 
 namespace onepass::cli {
 

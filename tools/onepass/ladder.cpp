@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "command.hpp"
-#include "progress.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/progress.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "machine.hpp"
+#include "tools/onepass/machine.hpp"
 
 #include <algorithm>
 #include <charconv>

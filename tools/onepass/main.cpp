@@ -1,4 +1,4 @@
 // onepass: exact attention from the command line.
-#include "command_line.hpp"
+#include "tools/onepass/command_line.hpp"
 
 int main(int argc, char** argv) { return onepass::cli::command_line(argc, argv); }

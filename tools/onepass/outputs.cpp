@@ -1,4 +1,4 @@
-#include "outputs.hpp"
+#include "tools/onepass/outputs.hpp"
 #include "base/text.hpp"
 
 #include <filesystem>

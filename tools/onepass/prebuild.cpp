@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "base/text.hpp"
-#include "command.hpp"
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/prebuild.hpp"
@@ -19,6 +18,7 @@
 #include "onepass/executor.hpp"
 #include "problem/grammar/on.hpp"
 #include "tools/onepass/bench/cell.hpp"
+#include "tools/onepass/command.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -1,9 +1,9 @@
-#include "progress.hpp"
+#include "tools/onepass/progress.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "streams.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 

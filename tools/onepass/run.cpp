@@ -7,15 +7,15 @@
 #include <type_traits>
 
 #include "base/text.hpp"
-#include "command.hpp"
 #include "onepass/attention.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/attention/options.hpp"
 #include "problem/callers_layout.hpp"
-#include "progress.hpp"
-#include "running.hpp"
-#include "seed.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/progress.hpp"
+#include "tools/onepass/running.hpp"
+#include "tools/onepass/seed.hpp"
 
 namespace onepass::cli {
 namespace {

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "base/text.hpp"
-#include "command.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/softmax/softmax_problem.hpp"
-#include "running.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/running.hpp"
 
 namespace onepass::cli {
 namespace {

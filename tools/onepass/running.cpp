@@ -1,4 +1,4 @@
-#include "running.hpp"
+#include "tools/onepass/running.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
-#include "command.hpp"
 #include "onepass/attention.hpp"
 #include "plan/plan.hpp"
-#include "progress.hpp"
-#include "streams.hpp"
+#include "tools/onepass/command.hpp"
+#include "tools/onepass/progress.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 namespace {

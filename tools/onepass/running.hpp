@@ -9,10 +9,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "device_tensors.hpp"
-#include "inputs.hpp"
-#include "outputs.hpp"
 #include "problem/roles.hpp"
+#include "tools/onepass/device_tensors.hpp"
+#include "tools/onepass/inputs.hpp"
+#include "tools/onepass/outputs.hpp"
 
 namespace onepass::cli {
 

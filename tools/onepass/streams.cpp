@@ -1,4 +1,4 @@
-#include "streams.hpp"
+#include "tools/onepass/streams.hpp"
 #include "base/text.hpp"
 
 #include <cerrno>

@@ -8,15 +8,15 @@
 #include <fmt/format.h>
 
 #include "base/text.hpp"
-#include "command.hpp"
 #include "onepass/executor.hpp"
 #include "plan/dataflow.hpp"
 #include "plan/implementations.hpp"
 #include "problem/attention/arguments.hpp"
-#include "streams.hpp"
 #include "tools/onepass/bench/device_timer.hpp"
 #include "tools/onepass/bench/gemm_contender.hpp"
+#include "tools/onepass/command.hpp"
 #include "tools/onepass/io/output_file.hpp"
+#include "tools/onepass/streams.hpp"
 
 namespace onepass::cli {
 namespace {
