@@ -1,6 +1,6 @@
 // The handlers that XLA calls: buffers and attributes of a call frame become tensors and options, nothing is copied,
 // and on CUDA the work is put on XLA's stream, with scratch memory of XLA's, and not waited for. The Python side, which
-// chooses operands and attributes, is onepass/jax.py.
+// chooses operands and attributes, is onepass/_jax_call.py.
 #include "parts.hpp"
 
 #include <algorithm>

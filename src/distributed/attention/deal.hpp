@@ -9,6 +9,7 @@ namespace onepass::inline v0::context_parallel {
 
 enum class Heads { query, key_value };
 
+// The exchanges of a call. All ranks make the same ones.
 class Deal {
  public:
   explicit Deal(const Job& job);

@@ -1,3 +1,5 @@
+// The scheme ulysses (DeepSpeed-Ulysses, arXiv:2309.14509). Each rank gives its rows of all heads for all rows of some
+// heads, computes these heads as one device would, and gives the results back for those of its rows.
 #include "distributed/attention/schemes.hpp"
 
 #include <algorithm>
