@@ -83,6 +83,14 @@ constexpr const char* kLines[] = {
     "bwd h4/2 s130x133 d64 softcap=1e-6",  // which is less than a score's rounding
     "bwd b2 h4/2 s130x133 d64 grads=dk softcap=4",
     "bwd b2 h4/2 s130x133 d64 bf16 grads=dv dropout=0.5 mask=b1qk",
+    "bwd b2 h4/2 s130x133 d64/1 grads=dv",
+    "bwd b2 h4/2 s131x700 d40/2 bf16 grads=dv causal_bottom_right grad=fp32",
+    "bwd b1 h3/1 s1100x70 d33/3 grads=dv causal_top_left",
+    "bwd b1 h2 s300x133 d64/4 fp16 grads=dv window=20:30 softcap=9",
+    "bwd b1 h2 s300x133 d64/5 bf16 grads=dv bias=fp32:11qk",
+    "bwd b2 h4/2 s130x133 d64/1 bf16 grads=dv,dsinks sinks dlse dropout=0.3",
+    "bwd h4/2 d64/2 varlen=300,0,700,1/9,500,0,600 alibi causal_bottom_right grads=dv",
+    "bwd b1 h2 s70x300 d16/1 grads=dv mask_mod={k_index % 3 != 1 && k_index < 200} score_mod={score * 0.5f}",
     "bwd b2 h4/2 s130x133 d64 grads=dsinks sinks dlse",
     "bwd b2 h4/2 s130x133 d64 grads=dalibi_slopes alibi causal_top_left",
     "bwd h4/2 d64 varlen=300,0,700,1/9,500,0,600 bias=fp32:11qk alibi sinks causal_bottom_right "
@@ -146,6 +154,11 @@ constexpr const char* kPoked[] = {
     "bwd b1 h4/2 s600x700 d40 causal_top_left",
     "bwd b1 h4/2 s70x100 d40 dropout=0.5 causal_top_left",
     "bwd b1 h4/2 s70x100 d40 causal_top_left mask_mod={k_index % 3 != 1} score_mod={score * 0.5f}",
+    "bwd b1 h4/2 s70x100 d40/4 causal_top_left grads=dv",
+    "bwd b1 h4/2 s100x140 d64/4 bf16 mask=b1qk softcap=30 grads=dv",
+    "bwd b1 h4/2 s70x100 d40/4 dropout=0.5 grads=dv",
+    "bwd b1 h4/2 s70x100 d40 grads=dv,dq causal_top_left",
+    "bwd b1 h4/2 s70x100 d40 grads=dk softcap=30 causal_top_left",
 };
 
 class BackwardPropagation : public testing::TestWithParam<test::Poke> {};

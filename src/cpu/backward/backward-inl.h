@@ -49,7 +49,7 @@ struct VectorProducts {
       return static_cast<const float*>(to);
     };
     b.k = open(a.k, call.forward.k_source, p.dim_qk, scratch.flash.k);
-    b.v = open(a.v, call.forward.v_source, p.dim_v, scratch.flash.v);
+    if (call.wants_ds()) b.v = open(a.v, call.forward.v_source, p.dim_v, scratch.flash.v);
     if (!a.dq.given()) return b;
     convert_tiles({a.k, rows.seq}, p.dim_qk, rows, first, keys, scratch.k_tiles);
     if (!finite) zero_nonfinite(scratch.k_tiles, keys * p.dim_qk);
@@ -121,7 +121,8 @@ struct BackwardTask {
   const Tensors& a = call.forward.arguments;
   flash::Task block_rows{task.seq, task.batch, task.head_kv, 0, 0, 0, 0};  // of the row block in hand
   bool finite = true;                                                      // all that the row block reads
-  bool keys_flagged = false;                                               // scratch.k_flags, of this block of keys
+  const bool lanes = sums_lanes(call);
+  bool keys_flagged = false;  // scratch.k_flags, of this block of keys
   const std::int64_t stride = call.cut.key_chunk * kPanel;
 
   // ---- one block of keys, one panel
@@ -164,6 +165,16 @@ struct BackwardTask {
     }
     if (!finite && panel.has_spoiled)
       each_vector([&](const LaneKeys& at) HWY_ATTR { spoil_weights(panel, at.lane, at.first, at.lo, at.hi, weights); });
+    if (lanes) {
+      if (finite && segments.whole && panel.vecs == kVecs) {
+        const Segment& all = segments.piece[0];
+        return add_panel_lanes(panel, p.dim_v, weights + (all.lo - block.first) * kPanel, all.hi - all.lo,
+                               scratch.dv + (all.lo - task.key_lo) * kPanel);
+      }
+      each_vector([&](const LaneKeys& at)
+                      HWY_ATTR { add_lanes(panel, at, p.dim_v, finite, weights, scratch.dv - task.key_lo * kPanel); });
+      return;
+    }
     products.accumulate(index, panel, block, segments);
     if (!finite) add_flagged(panel, block, segments, lo, hi);
   }
@@ -266,10 +277,10 @@ struct BackwardTask {
       if (call.dq) note_dq(call, task, {task.seq, task.batch, task.head_kv, 0, task.row_lo, task.row_hi, 0}, false);
       return;
     }
-    std::fill_n(scratch.dk, column_panels(p.dim_qk) * stride, 0.0f);
-    std::fill_n(scratch.dv, column_panels(p.dim_v) * stride, 0.0f);
+    if (a.dk.given()) std::fill_n(scratch.dk, column_panels(p.dim_qk) * stride, 0.0f);
+    if (a.dv.given()) std::fill_n(scratch.dv, column_panels(p.dim_v) * stride, 0.0f);
     if (scratch.slopes) std::fill_n(scratch.slopes, p.group(), 0.0);
-    const bool keys_finite = finite_keys(a.k, task, p.dim_qk) && finite_keys(a.v, task, p.dim_v);
+    const bool keys_finite = finite_keys(a.k, task, p.dim_qk) && (!call.wants_ds() || finite_keys(a.v, task, p.dim_v));
     const std::int64_t rows = std::int64_t{call.cut.panels} * kPanel;
     BackwardPanel panels[kMaxPanels];
     products.open_task(keys_finite);
@@ -291,18 +302,19 @@ struct BackwardTask {
         panels[i] = open_panel(call, task, block_rows, scratch, i);
         finite = finite && panels[i].finite;
       }
-      for (int i = 0; !finite && i < count; ++i) separate_rows(p, panels[i]);
+      for (int i = 0; !finite && i < count; ++i) separate_rows(p, panels[i], a.dk.given(), a.dv.given() && !lanes);
       for (int i = 0; i < count; ++i) products.open_panel(i, panels[i]);
       for (std::int64_t k = first; k < hi; k += kBlock) {
         if (!any_sees(count, (k - first) / kBlock)) continue;
         const Block block = products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), finite);
         keys_flagged = flag_keys(block);
         for (int i = 0; i < count; ++i) step(i, panels[i], block, shown(i, (k - first) / kBlock));
-        products.close_block(count, block);
+        if (!lanes) products.close_block(count, block);
       }
       for (int i = 0; a.dq.given() && i < count; ++i) store_dq(call, task, block_rows, panels[i]);
     }
     products.close_task();
+    if (lanes) fold_lanes(task.key_hi - task.key_lo, p.dim_v, scratch.dv);
     if (a.dk.given()) store_dkv(call, task, scratch.dk, p.dim_qk, call.scale, call.dk, a.dk);
     if (a.dv.given()) store_dkv(call, task, scratch.dv, p.dim_v, 1.0f, call.dv, a.dv);
     for (std::int64_t i = 0; scratch.slopes && i < p.group(); ++i) {

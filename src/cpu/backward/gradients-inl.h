@@ -41,6 +41,46 @@ inline void probabilities(const BackwardPanel& panel, const LaneKeys& at, bool f
   }
 }
 
+// sums[key][column][lane] += weights * dO. A hidden weight, +0, adds nothing, whatever dO holds.
+inline void add_lanes(const BackwardPanel& panel, const LaneKeys& at, std::int64_t columns, bool finite,
+                      const float* weights, float* sums) {
+  const std::int64_t from = (at.lo - at.first) * kPanel + at.lane, to = (at.hi - at.first) * kPanel + at.lane;
+  for (std::int64_t c = 0; c < columns; ++c, sums += kLanes) {
+    const VF dout = hn::Load(DF(), panel.dout + c * kPanel + at.lane);
+    float* sum = sums + at.lo * kPanel;
+    if (finite) {
+      for (std::int64_t i = from; i < to; i += kPanel, sum += kPanel)
+        hn::Store(hn::MulAdd(hn::Load(DF(), weights + i), dout, hn::Load(DF(), sum)), DF(), sum);
+      continue;
+    }
+    for (std::int64_t i = from; i < to; i += kPanel, sum += kPanel) {
+      const VF w = hn::Load(DF(), weights + i), s = hn::Load(DF(), sum);
+      const auto hidden = hn::RebindMask(DF(), hn::Eq(hn::BitCast(DU(), w), hn::Zero(DU())));
+      hn::Store(hn::IfThenElse(hidden, s, hn::MulAdd(w, dout, s)), DF(), sum);
+    }
+  }
+}
+// The same of finite numbers, for keys that all vectors of a whole panel take part in.
+inline void add_panel_lanes(const BackwardPanel& panel, std::int64_t columns, const float* weights, std::int64_t keys,
+                            float* sums) {
+  for (std::int64_t k = 0; k < keys; ++k, weights += kPanel, sums += kPanel) {
+    VF w[kVecs];
+    for (int v = 0; v < kVecs; ++v) w[v] = hn::Load(DF(), weights + v * kLanes);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      VF sum = hn::Load(DF(), sums + c * kLanes);
+      for (int v = 0; v < kVecs; ++v) sum = hn::MulAdd(w[v], hn::Load(DF(), panel.dout + c * kPanel + v * kLanes), sum);
+      hn::Store(sum, DF(), sums + c * kLanes);
+    }
+  }
+}
+// [key][column][lane] to [key][kPanel], columns first.
+inline void fold_lanes(std::int64_t keys, std::int64_t columns, float* sums) {
+  for (std::int64_t k = 0; k < keys; ++k, sums += kPanel) {
+    for (std::int64_t c = 0; c < columns; ++c)
+      sums[c] = hn::GetLane(hn::SumOfLanes(DF(), hn::Load(DF(), sums + c * kLanes)));
+  }
+}
+
 // dS = P (Z dP - D), where dP was; and weights become Z P, what dV is made of.
 inline void softmax_gradient(const backward::Call& call, std::int64_t batch, const BackwardPanel& panel,
                              const LaneKeys& at, float* weights, float* ds) {

@@ -78,12 +78,14 @@ inline void take_whole_rows(BackwardPanel& panel, std::int64_t dim) {
     panel.dout_flagged = panel.dout_flags[i] != 0.0f;
 }
 
-// Rows of Q and dO as the products add them up: finite.
-inline void separate_rows(const Problem& p, BackwardPanel& panel) {
+// Rows of Q (for dK) and of dO (for dV) as the products add them up: finite.
+inline void separate_rows(const Problem& p, BackwardPanel& panel, bool dk, bool dv) {
   const std::int64_t row = kPanel * kPanel;
-  panel.q_flagged = take_flags(panel.q_rows, row * column_panels(p.dim_qk), panel.q_flags) && panel.q_flags;
+  panel.q_flagged = dk && take_flags(panel.q_rows, row * column_panels(p.dim_qk), panel.q_flags) && panel.q_flags;
   panel.has_spoiled = false;
+  panel.dout_flagged = false;
   std::fill_n(panel.spoiled, kPanel, 0.0f);
+  if (!dv) return;
   panel.dout_flagged = take_flags(panel.dout_rows, row * column_panels(p.dim_v), panel.dout_flags);
   if (panel.dout_flagged) take_whole_rows(panel, p.dim_v);
 }

@@ -37,6 +37,13 @@ struct BackwardPanel {
   bool q_flagged = false, dout_flagged = false, has_spoiled = false;
 };
 
+// dV of few columns, where nothing else is wanted, needs no product: scratch.dv holds [key][column][lane], which
+// fold_lanes sums up at the end.
+inline constexpr std::int64_t kLaneColumns = std::min(4, kPanel / kLanes);
+inline bool sums_lanes(const backward::Call& call) {
+  return call.forward.arguments.dv.given() && !call.wants_ds() && call.problem().dim_v <= kLaneColumns;
+}
+
 // A row to [column panel][kPanel]; column panels lie `stride` apart, and the last is filled up with zeros to whole
 // vectors.
 template <class T>
@@ -60,9 +67,10 @@ inline void pick_columns(const float* from, std::int64_t stride, std::int64_t di
   }
 }
 
-// Both forms of a panel's rows of q or dout; 0 of rows that see nothing. Whether all is finite.
+// A panel's rows of q or dout in the forms that are wanted; 0 of rows that see nothing. Whether all is finite.
 inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Task& task, const BackwardPanel& panel,
-                        std::int64_t dim, const float* factor, float* columns, float* rows) {
+                        std::int64_t dim, const float* factor, float* columns, float* rows, bool wants_columns,
+                        bool wants_rows) {
   constexpr std::int64_t kStride = kPanel * kPanel;
   flash::with_storage(t.dtype, [&](auto zero) {
     for (int lane = 0; lane < panel.vecs * kLanes; ++lane) {
@@ -70,17 +78,24 @@ inline bool place_panel(const ConstTensor& t, const Problem& p, const flash::Tas
       const auto* row = static_cast<const decltype(zero)*>(t.data) +
                         row_offset(t, task.seq.batch, name.head, task.seq.q_begin + name.token);
       if (!saw_nothing(panel.after[lane])) {
-        place_row(row, 1, dim, columns, kPanel, lane);
-        place_columns(row, dim, rows + lane * kPanel, kStride);
+        if (wants_columns) place_row(row, 1, dim, columns, kPanel, lane);
+        if (wants_rows) place_columns(row, dim, rows + lane * kPanel, kStride);
         continue;
       }
-      for (std::int64_t c = 0; 4 * c < dim; ++c) hn::Store(hn::Zero(D4()), D4(), block_of(columns, kPanel, lane, c));
-      for (std::int64_t c = 0; c < column_panels(dim); ++c)
+      for (std::int64_t c = 0; wants_columns && 4 * c < dim; ++c)
+        hn::Store(hn::Zero(D4()), D4(), block_of(columns, kPanel, lane, c));
+      for (std::int64_t c = 0; wants_rows && c < column_panels(dim); ++c)
         std::fill_n(rows + c * kStride + lane * kPanel, kPanel, 0.f);
     }
   });
-  transpose_blocks(columns, kPanel, panel.vecs, dim, factor);
   VF probe = hn::Zero(DF());
+  if (wants_columns) transpose_blocks(columns, kPanel, panel.vecs, dim, factor);
+  if (!wants_rows) {
+    for (std::int64_t d = 0; d < dim; ++d)
+      for (int v = 0; v < panel.vecs; ++v)
+        probe = probe_finite(probe, hn::Load(DF(), columns + d * kPanel + v * kLanes));
+    return all_zero(probe);
+  }
   for (std::int64_t c = 0; c < dim; c += kPanel, rows += kStride) {
     for (int lane = 0; lane < panel.vecs * kLanes; ++lane)
       for (int v = 0; v < column_vecs(dim, c); ++v)
@@ -136,11 +151,15 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
   HWY_ALIGN float sign[kPanel];  // the rest of the scale: apply_chain, or the weights
   std::fill_n(sign, kPanel, scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f);
   const bool stats = place_stats(call, block, panel);
-  const bool q = place_panel(call.forward.arguments.q, p, block, panel, p.dim_qk, sign, panel.q, panel.q_rows);
+  const Tensors& a = call.forward.arguments;
+  const bool q = place_panel(a.q, p, block, panel, p.dim_qk, sign, panel.q, panel.q_rows, true, a.dk.given());
+  const bool dout_rows = a.dv.given() && !sums_lanes(call), dout_columns = call.wants_ds() || !dout_rows;
   const bool dout =
-      place_panel(call.forward.arguments.dout, p, block, panel, p.dim_v, nullptr, panel.dout, panel.dout_rows);
+      place_panel(a.dout, p, block, panel, p.dim_v, nullptr, panel.dout, panel.dout_rows, dout_columns, dout_rows);
   panel.finite = stats && q && dout;
-  std::fill_n(panel.dq, kPanel * backward::columns_of(p.dim_qk), 0.0f);
+  for (std::int64_t c = 0; sums_lanes(call) && c < p.dim_v; ++c)  // lanes behind the rows repeat the last one
+    std::fill(panel.dout + c * kPanel + rows, panel.dout + (c + 1) * kPanel, 0.0f);
+  if (a.dq.given()) std::fill_n(panel.dq, kPanel * backward::columns_of(p.dim_qk), 0.0f);
   return panel;
 }
 

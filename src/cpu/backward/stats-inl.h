@@ -35,15 +35,18 @@ inline void row_stats(const backward::Call& call, const backward::Task& task, st
   const Problem& p = call.problem();
   const Tensors& a = call.forward.arguments;
   const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : 0.0f;
+  const bool wanted = call.wants_ds() || call.dsinks;
   double sinks = 0;
   for (std::int64_t i = task.row_lo; i < task.row_hi; ++i) {
     const std::int64_t row = task.seq.q_begin + i;
     const float lse = static_cast<const float*>(a.lse.data)[lse_offset(a.lse, task.seq.batch, head, row)];
-    float delta = flash::with_storage(a.out.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      return output_dot(static_cast<const T*>(a.out.data) + row_offset(a.out, task.seq.batch, head, row),
-                        static_cast<const T*>(a.dout.data) + row_offset(a.dout, task.seq.batch, head, row), p.dim_v);
-    });
+    float delta = 0;
+    if (wanted)
+      delta = flash::with_storage(a.out.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return output_dot(static_cast<const T*>(a.out.data) + row_offset(a.out, task.seq.batch, head, row),
+                          static_cast<const T*>(a.dout.data) + row_offset(a.dout, task.seq.batch, head, row), p.dim_v);
+      });
     if (p.dlse) delta -= static_cast<const float*>(a.dlse.data)[lse_offset(a.dlse, task.seq.batch, head, row)];
     if (saw_nothing(lse)) delta = 0;
     call.delta[partial_row(p, task.seq, head, i)] = delta;

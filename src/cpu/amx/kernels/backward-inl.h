@@ -59,7 +59,7 @@ struct TileProducts {
           });
     };
     keys(a.k, p.dim_qk, pack.pack_keys, t.k);
-    keys(a.v, p.dim_v, pack.pack_keys, t.v);
+    if (call.wants_ds()) keys(a.v, p.dim_v, pack.pack_keys, t.v);
     if (!a.dq.given()) return;
     keys(a.k, p.dim_qk, pack.pack_values, t.k_columns);
     if (finite) return;
@@ -75,9 +75,10 @@ struct TileProducts {
   }
   void open_panel(int index, const BackwardPanel& panel) const {
     dim_pairs(panel.vecs, panel.q, p.dim_qk, depth_qk, t.q + index * kPanel * depth_qk / 2);
-    dim_pairs(panel.vecs, panel.dout, p.dim_v, depth_v, t.dout + index * kPanel * depth_v / 2);
-    row_pairs(panel.rows, panel.q_rows, p.dim_qk, depth_qk, t.q_rows + index * kPanel * depth_qk / 2);
-    row_pairs(panel.rows, panel.dout_rows, p.dim_v, depth_v, t.dout_rows + index * kPanel * depth_v / 2);
+    if (call.wants_ds()) dim_pairs(panel.vecs, panel.dout, p.dim_v, depth_v, t.dout + index * kPanel * depth_v / 2);
+    if (a.dk.given()) row_pairs(panel.rows, panel.q_rows, p.dim_qk, depth_qk, t.q_rows + index * kPanel * depth_qk / 2);
+    if (a.dv.given() && !sums_lanes(call))
+      row_pairs(panel.rows, panel.dout_rows, p.dim_v, depth_v, t.dout_rows + index * kPanel * depth_v / 2);
   }
   // [dim][kPanel] to [vector][dim / 2][lane]
   static void dim_pairs(int vecs, const float* from, std::int64_t dim, std::int64_t depth, std::uint32_t* to) {
