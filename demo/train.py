@@ -18,7 +18,7 @@ import types
 
 import numpy as np
 import picture
-from transformer import Adam, Onepass, Transformer, initial_weights, qkv_views
+from transformer import Adam, Onepass, Transformer, initial_weights, qk_clip, qkv_views
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -133,11 +133,19 @@ class Contender:
         self.model = Transformer(arrays.xp, weights, options.heads, self.attention)
         self.adam = Adam(arrays.xp, weights, options.rate)
         self.losses, self.seconds, self.in_attention = [], [], []
+        self.threshold = options.qk_clip if isinstance(attention, Onepass) else None
+        self.largest, self.clipped = [], 0  # the largest score of each step; heads that were clipped in a layer
 
     def step(self, tokens, targets):
         start, before = time.perf_counter(), self.attention.seconds
+        if self.threshold is not None:
+            self.attention.attention.largest = []
         loss, gradients = self.model.loss(tokens, targets)
         self.adam.step(gradients)
+        if self.threshold is not None:
+            of_layers = self.attention.attention.largest
+            self.clipped += qk_clip(self.arrays.xp, self.model.w, of_layers, self.threshold)
+            self.largest.append(max(float(most.max()) for most in of_layers))
         self.arrays.wait()
         self.seconds.append(time.perf_counter() - start)
         self.in_attention.append(self.attention.seconds - before)
@@ -204,6 +212,7 @@ def main(arguments=None):
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128, help="a multiple of --heads")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of Adam")
+    parser.add_argument("--qk-clip", type=float, metavar="TAU", help="bound of onepass's scores, by QK-clip")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
     parser.add_argument("--write", type=int, default=300, help="number of characters that the model writes at the end")
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("loss.png"), help="file for the loss curve")
@@ -212,6 +221,8 @@ def main(arguments=None):
         parser.error("--steps, --batch, --seq, --layers, --heads and --width must be at least 1")
     if options.width % options.heads:
         parser.error(f"--width must be a multiple of --heads ({options.heads}), got {options.width}")
+    if options.qk_clip is not None and not 0 < options.qk_clip < float("inf"):
+        parser.error(f"--qk-clip must be a positive number (got {options.qk_clip})")
     if options.seed < 0:
         parser.error(f"--seed must be at least 0 (got {options.seed})")
 
@@ -236,6 +247,10 @@ def main(arguments=None):
     if len(contenders) > 1:
         apart = max(abs(a - b) for a, b in zip(*(c.losses for c in contenders)))
         say(f"the two losses are never further apart than {apart:.1e}")
+    if options.qk_clip is not None:
+        c, of = contenders[0], options.steps * options.layers * options.heads
+        shrank = f"{c.clipped} of {of} heads shrank"
+        say(f"QK-clip at {options.qk_clip:g}: {shrank}; the largest score is {c.largest[-1]:.2f}")
     title = f"{options.text.name}, {options.layers} layers, {training.size} weights"
     options.png.parent.mkdir(parents=True, exist_ok=True)
     picture.curves({c.attention.name: c.losses for c in contenders}, title, "step", "loss", options.png)

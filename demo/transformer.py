@@ -61,12 +61,19 @@ class Onepass:
 
     def __init__(self, xp):
         self.xp = xp
+        self.largest = None  # a list: each forward appends the largest score of each head, [heads]
 
     def forward(self, qkv):
         out = self.xp.empty_like(qkv[:, :, 0])  # [batch, seq, heads, dim]
-        _, lse = onepass.attention(
-            *qkv_views(self.xp, qkv), mask="causal_top_left", return_lse=True, out=self.xp.swapaxes(out, 1, 2)
+        _, lse, *most = onepass.attention(
+            *qkv_views(self.xp, qkv),
+            mask="causal_top_left",
+            return_lse=True,
+            return_max="head" if self.largest is not None else False,
+            out=self.xp.swapaxes(out, 1, 2),
         )
+        if self.largest is not None:
+            self.largest += most
         return out, (qkv, out, lse)
 
     def backward(self, dout, kept):
@@ -155,6 +162,21 @@ class Transformer:
         logits, kept = self.forward(tokens)
         loss, dlogits = cross_entropy(self.xp, logits, targets)
         return loss, self.backward(dlogits, kept)
+
+
+def qk_clip(xp, weights, largest, threshold):
+    """QK-clip (Kimi K2, arXiv 2507.20534, section 2.1): projections of q and k shrink where scores grow too large.
+
+    largest: of each layer the largest score of each head, [heads]. The same input of a layer then has no larger score
+    than threshold. Returns the number of heads that were clipped.
+    """
+    clipped = 0
+    for n, most in enumerate(largest):
+        w = weights[f"{n}.qkv"]
+        shrink = xp.sqrt(xp.clip(threshold / xp.clip(most, threshold, None), None, 1))
+        w.reshape(w.shape[0], 3, len(most), -1)[:, :2] *= shrink[:, None]
+        clipped += int((most > threshold).sum())
+    return clipped
 
 
 class Adam:

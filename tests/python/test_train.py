@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "demo"))
 import picture  # noqa: E402
 import train  # noqa: E402
-from transformer import Adam, Onepass, Transformer, initial_weights  # noqa: E402
+from transformer import Adam, Onepass, Transformer, initial_weights, qk_clip  # noqa: E402
 
 VOCABULARY, SEQ, WIDTH, HEADS = 11, 19, 24, 3
 PEERS = ["standard", *(["torch"] if importlib.util.find_spec("torch") else [])]
@@ -109,12 +109,37 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
     assert first.losses == again.losses != other.losses
 
 
+def test_qk_clip_bounds_the_scores_of_the_heads_that_exceed_it(task):
+    weights, tokens, targets = task
+    weights = {name: x.astype(np.float32) for name, x in weights.items() if not name.startswith("1.")}
+    model = Transformer(np, weights, HEADS, Onepass(np))
+
+    def largest():
+        model.attention.largest = []
+        model.loss(tokens.astype(np.float32), targets.astype(np.float32))
+        return model.attention.largest
+
+    before = largest()
+    assert len(before) == 1 and before[0].shape == (HEADS,)
+    threshold = float(np.sort(before[0])[-2:].mean())  # one head is above it
+    assert qk_clip(np, weights, before, threshold) == 1
+    np.testing.assert_allclose(largest()[0], np.minimum(before[0], threshold), rtol=1e-4)
+
+
+def test_a_clipped_training_keeps_scores_small(tmp_path, capsys):
+    flags = [*SMALL, "--steps", "40", "--rate", "0.03", "--beside", "none", "--png", str(tmp_path / "loss.png")]
+    (free,), (clipped,) = train.main([*flags, "--qk-clip", "1e9"]), train.main([*flags, "--qk-clip", "3"])
+    assert free.clipped == 0 and clipped.clipped > 0 and clipped.largest[-1] < 0.3 * free.largest[-1]
+    assert "QK-clip at 3: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "flags, sentence",
     [
         (["--width", "50"], "--width must be a multiple of --heads (4), got 50"),
         (["--steps", "0"], "--steps, --batch, --seq, --layers, --heads and --width must be at least 1"),
         (["--heads", "0"], "--heads and --width must be at least 1"),
+        (["--qk-clip", "0"], "--qk-clip must be a positive number (got 0.0)"),
         (["--seed", "-1"], "--seed must be at least 0 (got -1)"),
         (["--text", "none/such.txt"], "--text none/such.txt: [Errno 2] No such file"),
         (["--seq", "100000"], "--seq 100000 needs more"),
