@@ -11,21 +11,26 @@ from ._quantized import Quantized
 _NOT_OURS = ("dlse", "grads", "grad_dtype", "into")
 
 
+def options_of(function: str, options: dict[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The keywords of attention_backward that a statistic has, all of them; others: names that it has besides."""
+    known = {x: y for x, y in _options.keywords(attention_backward).items() if x not in _NOT_OURS}
+    if unknown := [x for x in options if x not in known]:
+        _unknown.refuse(function, unknown, {**known, **dict.fromkeys(others)})
+    dropout_p = options.get("dropout_p", 0)
+    if _values.number("dropout_p", dropout_p) != 0:
+        raise ValueError(
+            f"{function} does not support dropout_p (got {dropout_p!r}), because it is about the softmax's weights"
+        )
+    return {**known, **options}
+
+
 class WeightsCall:
     """q, k, lse and the options of a call; with a cache those of packed sequences, and where its keys lie."""
 
     def __init__(
         self, function: str, q: Any, k: Any, lse: Any, seqused_k: Any, page_table: Any, options: dict[str, Any]
     ) -> None:
-        known = {x: y for x, y in _options.keywords(attention_backward).items() if x not in _NOT_OURS}
-        if unknown := [x for x in options if x not in known]:
-            _unknown.refuse(function, unknown, {**known, "seqused_k": None, "page_table": None})
-        self.options: dict[str, Any] = {**known, **options}
-        dropout_p = self.options["dropout_p"]
-        if _values.number("dropout_p", dropout_p) != 0:
-            raise ValueError(
-                f"{function} does not support dropout_p (got {dropout_p!r}), because it is about the softmax's weights"
-            )
+        self.options = options_of(function, options, ("seqused_k", "page_table"))
         for name, x in (("q", q), ("k", k), ("lse", lse)):
             if isinstance(x, Quantized):
                 raise TypeError(f"{function} does not support a Quantized {name}")

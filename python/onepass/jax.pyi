@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 from ._jax_ranks import Layout as Layout
 from ._jax_ranks import context_parallel_attention as context_parallel_attention
 from ._quantized import Quantized as Quantized
-from ._signatures import AppendOptions, AttentionOptions
+from ._signatures import AppendOptions, AttentionOptions, BackwardOptions
 from ._signatures import Layout as _Layout
 
 class _Options(AttentionOptions[ArrayLike], total=False):
@@ -106,4 +106,7 @@ def quantize(
     layout: _Layout = "bhsd",
     threads: int | None = None,
 ) -> Quantized: ...
+def key_mass(
+    q: ArrayLike, k: ArrayLike, lse: ArrayLike, *, deterministic: bool = False, **options: Unpack[BackwardOptions[Any]]
+) -> Array: ...
 def merge(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tuple[Array, Array]: ...

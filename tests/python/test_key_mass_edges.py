@@ -183,3 +183,52 @@ def test_torch_compiles_around_it(rng, torch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(compiled(q / 2, k, lse), onepass.torch.key_mass(q, k, lse) + 1)
+
+
+def test_in_jax(rng, jax):
+    import onepass.jax
+
+    q, k, v = made(rng)
+    options = dict(mask="causal_bottom_right", sinks=np.float32([1, -2, 5, 30]), score_mod="score * 0.5")
+    _, lse = onepass.attention(q, k, v, return_lse=True, **options)
+    expected = textbook(q, k, **options).sum(2)
+    mass = jax.jit(lambda q, k, lse: onepass.jax.key_mass(q, k, lse, **options))
+    near(np.asarray(mass(q, k, lse)), expected)
+    near(np.asarray(jax.vmap(mass)(q[:, None], k[:, None], lse[:, None]))[:, 0], expected)
+    turned = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, lse))
+    near(np.asarray(onepass.jax.key_mass(*turned, layout="bshd", **options)), expected.swapaxes(1, 2))
+    function = dict(options, score_mod=lambda score, *_: score * 0.5)
+    near(np.asarray(onepass.jax.key_mass(q, k, lse, **function)), expected)
+    grad = jax.grad(lambda q: onepass.jax.key_mass(q, k, lse).sum() + (q * q).sum())(q)
+    np.testing.assert_allclose(grad, 2 * q, rtol=1e-6)  # the masses have no gradient
+
+
+def test_packed_in_jax(rng, jax, bfloat16):
+    import onepass.jax
+
+    cu = np.array([0, 9, 30], np.int32)
+    q, k, v = (x.astype(bfloat16) for x in packed_case(rng, [37], [37]))
+    _, lse = onepass.attention(q, k, v, return_lse=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    expected = onepass.key_mass(q, k, lse, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    found = onepass.jax.key_mass(q, k, lse, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    assert found.dtype == np.float32 and (found[:, 30:] == 0).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_what_jax_refuses(rng, jax):
+    import onepass.jax
+
+    q, k, v = made(rng)
+    lse = np.zeros((2, HEADS, ROWS), np.float32)
+    with pytest.raises(TypeError, match="onepass.jax.key_mass does not accept 'causal'"):
+        onepass.jax.key_mass(q, k, lse, causal=True)
+    with pytest.raises(ValueError, match=r"key_mass does not support dropout_p \(got 0.5\)"):
+        onepass.jax.key_mass(q, k, lse, dropout_p=0.5, seed=1)
+    with pytest.raises(
+        ValueError, match=r"lse must be float32 of the shape \[2, 4, 37\] \(got float32 of \[2, 4, 36\]"
+    ):
+        onepass.jax.key_mass(q, k, lse[:, :, 1:])
+    with pytest.raises(ValueError, match=r"heads_q \(4\) must be a multiple of heads_kv \(3\)"):
+        onepass.jax.key_mass(q, np.concatenate([k, k[:, :1]], 1), lse)
+    with pytest.raises(ValueError, match=r"q and k must have the shape \[batch, heads, seq, dim\]"):
+        onepass.jax.key_mass(q[0], k, lse)
