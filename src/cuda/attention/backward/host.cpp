@@ -139,6 +139,7 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
       key_tiles(problem->heads_kv * decided.k_blocks),
       early(device.major >= 9),
       places_(workspace_of(*problem, f, s)),
+      repair_blocks_(f.dk || f.dv ? std::min<std::int64_t>(2 * device.multiprocessors, key_tiles * s.block_k / 48) : 0),
       mask_(kernels, *problem, kMaskTile, callers, s.mask_fragments) {
   const auto add = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
     return kernels.add(std::tuple{std::string(name), f, s, mods_key(*problem)}, shared_bytes,
@@ -165,7 +166,7 @@ BackwardParams BackwardLaunch::begin(const Call& call) const {
 }
 
 void BackwardLaunch::finish(const Call& call, BackwardParams& params) const {
-  if (post_) call.launch(*post_, {post_blocks(params, shape), kRowThreads, early}, params);
+  if (post_) call.launch(*post_, {std::max(post_blocks(params, shape), repair_blocks_), kRowThreads, early}, params);
   if (sums_) call.launch(*sums_, {sum_blocks(params), 32}, params);
 }
 

@@ -65,6 +65,7 @@ class BackwardLaunch {
 
  private:
   const BackwardWorkspace places_;
+  const std::int64_t repair_blocks_;  // the least CTAs of the post kernel: all of them repair marked keys
   const PackedMask mask_;
   const PlannedKernel *pre_, *post_ = nullptr, *sums_ = nullptr;  // null: there is none
 };

@@ -72,7 +72,8 @@ struct KeyRepair {
       const RowStatistics of = statistics_at(p, y, row + lane);
       found = (!is_finite(of.reference) && of.reference != -kNegInf) || (slopes && !is_finite(of.d));
     }
-    return __any_sync(kAll, found) || has_special<kAlignedRepairs, kDim>(source, row, column, lane);
+    const bool special = has_special<kAlignedRepairs, kDim>(source, row, column, lane);  // its loads beside those above
+    return __any_sync(kAll, found) || special;
   }
   // Products of pairs become factors, those of hidden pairs 0. Returns a bit for each pair that is seen.
   DEV u32 factors(Scores& s, const Scores& dp, const WorkTile& y, const HeadScores& scores, i32 first_row) const {
@@ -102,12 +103,12 @@ struct KeyRepair {
 namespace onepass {
 
 // The sixteen keys of a mark (mark_keys); key: the first of them.
-DEV KeyTile keys_of_mark(const BackwardParams& p, i64 mark) {
-  constexpr i32 kOfBlock = kBlockK / 16;
-  const i64 block = mark / kOfBlock;
-  const i32 within = static_cast<i32>(block % p.k_blocks);
+DEV KeyTile keys_of_mark(const BackwardParams& p, u32 mark) {
+  constexpr u32 kOfBlock = kBlockK / 16;
+  const u32 block = mark / kOfBlock, head = block / static_cast<u32>(p.k_blocks);
+  const i32 within = static_cast<i32>(block - head * static_cast<u32>(p.k_blocks));
   KeyTile x;
-  x.head = static_cast<i32>(block / p.k_blocks);
+  x.head = static_cast<i32>(head);
   x.batch = features.packed ? sequence_of<kBlockK>(p.cu_k, p.batch, within) : within / ceil_div(p.seq_k, kBlockK);
   x.map_batch = features.packed ? 0 : x.batch;
   x.q_begin = features.packed ? p.cu_q[x.batch] : 0;
@@ -142,30 +143,34 @@ DEV void repair_keys(const BackwardParams& p, const KeyTile& x, i32 part, const 
   }
 }
 
-// All keys that are marked, by the whole grid, in parts. If there are few, a CTA takes a part at a time. Otherwise each
-// warp takes one, and warps of a CTA take neighbouring keys, since those read the same rows.
+// All keys that are marked, by the whole grid, in parts. If there are few, a CTA takes a part at a time, and the next
+// one the next part of the same keys. Otherwise each warp takes one, and warps of a CTA take neighbouring keys, since
+// those read the same rows.
 template <i32 parts, i32 warps>  // of a CTA
 DEV void repair_marked_keys(const BackwardParams& p, u32 memory) {
   const i32 warp = static_cast<i32>(threadIdx.x / 32);
-  const i64 marks = static_cast<i64>(p.heads_kv) * p.k_blocks * (kBlockK / 16), all = marks * parts;
-  const auto is_marked = [&](i64 mark) { return p.broken_keys[1 + mark] == static_cast<u32>(p.call); };
+  // In 32 bits: a part is 2 KB of a gradient.
+  const u32 marks = static_cast<u32>(p.heads_kv * p.k_blocks) * (kBlockK / 16), all = marks * parts;
+  const auto is_marked = [&](u32 mark) { return p.broken_keys[1 + mark] == static_cast<u32>(p.call); };
   fallback::RepairTeam team{memory, warp, warps};
   i32 own = 0, count = 0;
 #pragma unroll 4
-  for (i64 mark = threadIdx.x; mark < marks; mark += warps * 32) own += is_marked(mark);
+  for (u32 mark = threadIdx.x; mark < marks; mark += warps * 32) own += is_marked(mark);
   team.each_word(static_cast<u32>(warp_sum(own)), [&](u32 x) { count += static_cast<i32>(x); });
   const bool few = count * parts <= static_cast<i32>(gridDim.x);
   if (!few) team.warp = 0, team.warps = 1;
-  const i64 step = few ? gridDim.x : gridDim.x * warps, begin = few ? blockIdx.x : blockIdx.x * warps + warp;
+  const auto mark_of = [&](u32 at) { return few ? at / parts : at % marks; };
+  const u32 step = few ? gridDim.x : gridDim.x * warps,
+            begin = few ? blockIdx.x : blockIdx.x * warps + static_cast<u32>(warp);
 #pragma unroll 1
-  for (i64 first = begin; first < all; first += 32 * step) {  // a part for each lane, to look at
-    const i64 ahead = first + team.lane() * step;
-    u32 bits = __ballot_sync(fallback::kAll, ahead < all && is_marked(ahead % marks));
+  for (u32 first = begin; first < all; first += 32 * step) {  // a part for each lane, to look at
+    const u32 ahead = first + static_cast<u32>(team.lane()) * step;
+    u32 bits = __ballot_sync(fallback::kAll, ahead < all && is_marked(mark_of(ahead)));
 #pragma unroll 1
     for (; bits != 0; bits &= bits - 1) {
-      const i64 at = first + (__ffs(static_cast<int>(bits)) - 1) * step;
-      const KeyTile x = keys_of_mark(p, at % marks);
-      if (x.key < x.seq_k) repair_keys(p, x, static_cast<i32>(at / marks), team);
+      const u32 at = first + static_cast<u32>(__ffs(static_cast<int>(bits)) - 1) * step;
+      const KeyTile x = keys_of_mark(p, mark_of(at));
+      if (x.key < x.seq_k) repair_keys(p, x, static_cast<i32>(few ? at % parts : at / marks), team);
     }
   }
 }

@@ -34,8 +34,11 @@ DEV u32 lost_elements(const void* to, const Place& place, u32 rows, i32 column, 
   for (i32 i = 0; i < 2; ++i) {
     if ((rows & bit_at(i, 0)) == 0) continue;
     const auto* const at = static_cast<const volatile typename Format::Raw*>(to) + place(i) + column;
+    typename Format::Raw x[16];  // all on their way together
 #pragma unroll
-    for (i32 c = 0; c < 16; ++c) bad |= from + c < kDim && !is_finite(Format::unpack(at[c])) ? bit_at(i, c) : 0u;
+    for (i32 c = 0; c < 16; ++c) x[c] = from + c < kDim ? at[c] : typename Format::Raw{};
+#pragma unroll
+    for (i32 c = 0; c < 16; ++c) bad |= is_finite(Format::unpack(x[c])) ? 0u : bit_at(i, c);
   }
   return bad;
 }
@@ -45,11 +48,12 @@ template <class Place>
 DEV void store_elements(void* to, const Place& place, const Output& o, u32 flags, float unit, u32 bad, i32 column) {
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
+    const i64 at = place(i) + column;
 #pragma unroll
     for (i32 c = 0; c < 16; ++c) {
       if ((bad & bit_at(i, c)) == 0) continue;
       const float value = o[output_at(i, c)] * unit;
-      write_gradient(to, place(i) + column + c, (flags & bit_at(i, c)) != 0 ? __int_as_float(0x7fffffff) : value);
+      write_gradient(to, at + c, (flags & bit_at(i, c)) != 0 ? __int_as_float(0x7fffffff) : value);
     }
   }
 }
@@ -102,9 +106,12 @@ DEV void repair_span(void* to, const Place& place, u32 rows, i32 column, const R
     float unit = 1.0f;
     bool skipped = false;
     add(o, flags, unit, bad, all, skipped);
-    team.join(o, flags, unit, skipped);
-    if (all_right(bad, o, flags)) return;
+    u32 right = flags | lost_sums(o);
+    team.tell(flags, right, skipped);
+    if (!__any_sync(kAll, (bad & ~right) != 0)) return;
     if (skipped) continue;
+    team.join(o, unit);
+    if (all_right(bad, o, flags)) return;
     if (team.warp == 0) store_elements(to, place, o, flags, unit, bad, column);
     return;
   }

@@ -25,11 +25,26 @@ struct RepairTeam {
     __syncthreads();
   }
 
-  // The warps' sums, in the order of the warps. unit: the largest of them.
-  DEV void join(Output& o, u32& flags, float& unit, bool& skipped) const {
+  // Joins the findings of all warps.
+  DEV void tell(u32& flags, u32& right, bool& skipped) const {
     if (warps == 1) return;
-    constexpr i32 kFlags = 32, kUnit = 33, kSkipped = 34;
-    static_assert(kRepairBytes >= 128 + 35 * 128);
+    static_assert(kRepairBytes >= 128 + 3 * 8 * 128);
+    store_word(sum(3 * warp), static_cast<i32>(flags)), store_word(sum(3 * warp + 1), static_cast<i32>(right));
+    store_word(sum(3 * warp + 2), skipped);
+    __syncthreads();
+#pragma unroll 1
+    for (i32 i = 0; i < warps; ++i) {
+      flags |= static_cast<u32>(load_word(sum(3 * i)));
+      right |= static_cast<u32>(load_word(sum(3 * i + 1)));
+      skipped = skipped || load_word(sum(3 * i + 2)) != 0;
+    }
+    __syncthreads();
+  }
+  // The warps' sums, in the order of the warps. unit: the largest of them.
+  DEV void join(Output& o, float& unit) const {
+    if (warps == 1) return;
+    constexpr i32 kUnit = 32;
+    static_assert(kRepairBytes >= 128 + 33 * 128);
 #pragma unroll 1
     for (i32 turn = 0; turn <= warps; ++turn) {  // at last all read
       if (turn == warps || (turn == warp && turn > 0)) {
@@ -41,15 +56,12 @@ struct RepairTeam {
           const float joined = load_one(sum(e));
           o[e] = last ? joined : o[e] * by_own + joined * by_other;
         }
-        flags |= static_cast<u32>(load_word(sum(kFlags)));
-        skipped = skipped || load_word(sum(kSkipped)) != 0;
         unit = last ? other : most;
       }
       if (turn == warp) {
 #pragma unroll
         for (i32 e = 0; e < 32; ++e) store_word(sum(e), __float_as_int(o[e]));
-        store_word(sum(kFlags), static_cast<i32>(flags)), store_word(sum(kUnit), __float_as_int(unit));
-        store_word(sum(kSkipped), skipped);
+        store_word(sum(kUnit), __float_as_int(unit));
       }
       __syncthreads();
     }
