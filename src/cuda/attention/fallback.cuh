@@ -43,8 +43,8 @@ struct HeadRows {
 };
 
 // The rows that a team's warps have left in a tile, of which this warp has those from `first` on, or none. wrong: a
-// row's state is not right. kAligned: rows of q, k and v begin at multiples of 16 bytes.
-template <bool kAligned, bool kWords, class Team>
+// row's state is not right. kAligned: rows of q, k and v begin at multiples of 16 bytes, those of O of kOutBytes.
+template <bool kAligned, i32 kOutBytes, class Team>
 DEV void repair_tile(const ForwardParams& p, const Team& team, const typename Team::Tile& tile, const WorkTile& x,
                      const HeadScores& scores, i32 first, bool wrong) {
   using namespace fallback;
@@ -54,30 +54,35 @@ DEV void repair_tile(const ForwardParams& p, const Team& team, const typename Te
   const Band32::Range keys = scores.band.key_range(tile.first, min(tile.end, x.seq_q));
   const KeyRows k{p, view, p.k, p.k_stride, keys.hi}, v{p, view, p.v, p.v_stride, keys.hi};
   const u32 elements = elements_of<kAligned>(rows);
+  WildBlocks<(kSpanGroups > 1)> blocks;
+  bool wild = false;
+  if constexpr (kExplains) {
+    ask_ahead(rows, wrong);
+    ask_ahead(team, k, v, keys.lo);
+    const auto query = [&](i32 row) { return rows.query_of(first + row); };
+    wild = !kCapLast && has_wild<kAligned, 16, typename Team::Room>(query, lane);
+  }
 #pragma unroll 1
   for (i32 begin = 0; begin < kSpanGroups * kGroupSpans * kSpan; begin += kGroupSpans * kSpan) {
-    Elements bad = {};
-#pragma unroll 1
-    for (i32 s = 0; s < kGroupSpans; ++s) {
-      const u32 some = elements & look_ahead<kWords>(rows, begin + s * kSpan, wrong);
+    Elements bad = look_at_group<kOutBytes>(rows, begin, wrong);
 #pragma unroll
-      for (i32 i = 0; i < kGroupSpans; ++i) bad.of[i] = i == s ? some : bad.of[i];
-    }
+    for (u32& some : bad.of) some &= elements;
     Elements found = {};
-    if constexpr (kExplains) found = explain<kAligned>(bad, rows, team, k, v, keys, begin);
+    if constexpr (kExplains) found = explain<kAligned>(bad, rows, team, k, v, keys, begin, wild, blocks);
 #pragma unroll 1
     for (i32 s = 0; s < kGroupSpans; ++s) {
       u32 left = 0;
 #pragma unroll
       for (i32 i = 0; i < kGroupSpans; ++i) left = i == s ? bad.of[i] & (wrong ? ~0u : ~found.of[i]) : left;
-      if (__any_sync(kAll, left != 0)) recompute<kAligned>(left, rows, k, v, begin + s * kSpan, wrong);
+      if (__any_sync(kAll, left != 0))
+        recompute<kAligned, typename Team::Room>(left, rows, k, v, begin + s * kSpan, wrong);
     }
   }
 }
 
 // Everything that the warps of a team have remembered. Each warp's stores of its tiles must have completed. kPlaces:
 // entries of a tile.
-template <bool kAligned, bool kWords, i32 kPlaces, class Team>
+template <bool kAligned, i32 kOutBytes, i32 kPlaces, class Team>
 DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, const Team& team) {
   constexpr bool kByPairs = bytes_of(features.keys) == 1 || forward_features.v_mean;
   team.sync();
@@ -85,6 +90,7 @@ DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, cons
   for (i32 at = fallback.last;;) {
     FallbackEntry e = {-1, -1, -1, -1};
     if (at >= 0) e = p.fallback[at];
+    if (at >= 0 && e.before >= 0) prefetch(p.fallback + e.before);
     const auto tile = team.agree({at < 0 ? -1 : at / kPlaces, e.row / 16 * 16, e.batch, e.head});
     if (tile.number < 0) return;
     const bool own = at >= 0 && at / kPlaces == tile.number;
@@ -101,7 +107,7 @@ DEV void run_fallback(const ForwardParams& p, const FallbackRows& fallback, cons
 #pragma unroll 1
       for (i32 row = first; row < min(first + 16, x.seq_q); ++row) fallback_row(p, x, scores, row);
     } else {
-      repair_tile<kAligned, kWords>(p, team, tile, x, scores, first, own && e.row != first);
+      repair_tile<kAligned, kOutBytes>(p, team, tile, x, scores, first, own && e.row != first);
     }
     if (own) at = e.before;
     team.sync();

@@ -1,4 +1,4 @@
-// Words of shared memory, by their 32-bit addresses, and the way of four of them out to global memory.
+// Words of shared memory, by their 32-bit addresses, and the way of four of them to and from global memory.
 #pragma once
 #include "cuda/device/types.cuh"
 
@@ -46,6 +46,8 @@ DEV void load_global_plain(float (&x)[4], const float* from) {  // as the caches
                : "l"(from)
                : "memory");
 }
+// A line of 128 bytes is on its way to L2.
+DEV void prefetch(const void* at) { asm volatile("prefetch.L2 [%0];" ::"l"(at)); }
 DEV void add_global(float* to, float a, float b, float c, float d) {  // 16 bytes aligned; sm_90
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");

@@ -48,10 +48,10 @@ DEV u32 shown(const Rows& rows, i32 first) {
 }
 
 // The scores of 32 keys, -inf where a row does not see one. Returns `seen` less those.
-template <bool kAligned, class Rows>
+template <bool kAligned, i32 kAhead, class Rows>
 DEV u32 score(Scores& s, const Rows& rows, const KeyRows& k, i32 first, u32 seen) {
   u32 finite = 0;
-  multiply_rows<kAligned, features.dim_qk>(s, {rows.query(0), rows.query(1)}, k, first, rows.lane);
+  multiply_rows<kAligned, features.dim_qk, kAhead>(s, {rows.query(0), rows.query(1)}, k, first, rows.lane);
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
     const auto& scores = rows.scores(i);
@@ -92,12 +92,28 @@ struct Sums {
   RowState<float> state[2];
   float norm[2] = {0.0f, 0.0f};  // sums of the weights as they are multiplied: O is a mean of V, and never larger
 
-  // 32 keys, of which `seen` are shown. Returns the elements that see the first such value here.
-  template <bool kAligned, class Rows, class Format = Element>
-  DEV u32 add(const Rows& rows, const KeyRows& k, const KeyRows& v, i32 first, u32 seen, i32 column) {
-    const float unit = unit_of(rows.p).factor;
-    Scores s;
-    seen = score<kAligned>(s, rows, k, first, seen);
+  // 32 keys, of which `seen` are shown. Returns the elements that see the first such value here. Without scores, that
+  // is all: each of `seen` is a pair.
+  template <bool kAligned, class Room, class Rows, class Format = Element>
+  DEV u32 add(const Rows& rows, const KeyRows& k, const KeyRows& v, i32 first, u32 seen, i32 column,
+              bool scores = true) {
+    ValuesAhead<kAligned, features.dim_v, Room::kValues> values;
+    values.load(v, first, column, rows.lane);
+    Scores s = {};
+    if (scores) {
+      seen = score<kAligned, Room::kAhead>(s, rows, k, first, seen);
+      weigh<Format>(s, rows, first, unit_of(rows.p).factor);
+    }
+    const u32 more =
+        multiply_columns<kAligned, features.dim_v>(o, s, seen, v, first, column, rows.lane, values) & ~flags;
+    flags |= more;
+    return more;
+  }
+
+ private:
+  // Scores become weights.
+  template <class Format, class Rows>
+  DEV void weigh(Scores& s, const Rows& rows, i32 first, float unit) {
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
       float most = kNegInf, sum = 0.0f, rounded = 0.0f;
@@ -122,9 +138,6 @@ struct Sums {
 #pragma unroll
       for (i32 i = 0; i < 4; ++i) s[e + i] = four[i];
     }
-    const u32 more = multiply_columns<kAligned, features.dim_v>(o, s, seen, v, first, column, rows.lane) & ~flags;
-    flags |= more;
-    return more;
   }
 };
 
@@ -155,7 +168,7 @@ DEV void store(u32 bad, const Rows& rows, const Sums& sums, i32 column, const Ls
 }
 
 // The elements of `bad` once more. wrong: all are stored, and the LSEs.
-template <bool kAligned, class Rows>
+template <bool kAligned, class Room, class Rows>
 DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v, i32 column, bool wrong) {
   const Band32::Range keys = rows.keys();
   Sums sums;
@@ -163,7 +176,7 @@ DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v
   for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += kKeys) {
     const u32 seen = shown(rows, first);
     if (!__any_sync(kAll, seen != 0)) continue;
-    const u32 more = sums.add<kAligned>(rows, k, v, first, seen, column);
+    const u32 more = sums.add<kAligned, Room>(rows, k, v, first, seen, column);
     if (!wrong && __any_sync(kAll, more != 0) && !__any_sync(kAll, (bad & ~sums.flags) != 0)) return;
   }
 #pragma unroll
@@ -171,9 +184,18 @@ DEV void recompute(u32 bad, const Rows& rows, const KeyRows& k, const KeyRows& v
   store(bad, rows, sums, column, [&](i32) { return wrong; });
 }
 
-// Elements of the stored O that are not finite, or all of them.
+// The elements of a span of O that exist.
 template <class Rows>
-DEV u32 look(const Rows& rows, i32 column, bool all) {
+DEV u32 existing_elements(const Rows& rows, i32 column) {
+  const i32 columns = max(min(features.dim_v - column - rows.lane % 4 * 16, 16), 0);
+  u32 existing = 0;
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i) existing |= rows.exists(i) ? ((1u << columns) - 1) << 16 * i : 0u;
+  return existing;
+}
+// Those that are not finite as they are stored.
+template <class Rows>
+DEV u32 look(const Rows& rows, i32 column) {
   using Format = typename ElementOf<forward_features.output>::Format;
   const i32 from = column + rows.lane % 4 * 16, columns = min(features.dim_v - from, 16);
   u32 bad = 0;
@@ -181,11 +203,10 @@ DEV u32 look(const Rows& rows, i32 column, bool all) {
   for (i32 i = 0; i < 2; ++i) {
     const auto* const at = static_cast<const volatile typename Format::Raw*>(rows.p.out) +
                            out_offset(rows.p, rows.tile(i), rows.row(i)) + from;
-#pragma unroll 4
+#pragma unroll kHalves ? 4 : 8
     for (i32 c = 0; c < 16; ++c) {
-      const bool exists = rows.exists(i) && c < columns;
-      const float x = exists ? Format::unpack(at[c]) : 0.0f;
-      bad |= exists && (all || !is_finite(x)) ? bit_at(i, c) : 0u;
+      const float x = rows.exists(i) && c < columns ? Format::unpack(at[c]) : 0.0f;
+      bad |= is_finite(x) ? 0u : bit_at(i, c);
     }
   }
   return bad;
@@ -218,9 +239,10 @@ DEV u32 elements_of(const Rows& rows) {
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
     bool found = false;
-#pragma unroll 1
-    for (i32 at = rows.lane % 4 * kPiece; at < features.dim_qk; at += 4 * kPiece) {
-      const Piece x = piece_of<kAligned, features.dim_qk>(rows.query(i), at);
+    const char* const query = rows.query(i);
+#pragma unroll 8
+    for (i32 first = 0; first < features.dim_qk; first += 4 * kPiece) {
+      const Piece x = piece_of<kAligned, features.dim_qk>(query, first + rows.lane % 4 * kPiece);
 #pragma unroll
       for (i32 e = 0; e < 4; ++e) found = found || (x.word[e] & 0x7fffffff) > 0x7f800000;
     }

@@ -4,60 +4,10 @@
 // A warp looks through 32 keys. It leaves a word for each column, with a bit for each key whose value is not finite.
 // Then each warp compares all of the words with the keys that its rows see, by products of bits. It needs no scores.
 #pragma once
-#include "cuda/attention/fallback/block.cuh"
 #include "cuda/attention/fallback/look_through.cuh"
+#include "cuda/attention/fallback/stored.cuh"
 
 namespace onepass::fallback {
-
-// A bit for each of a lane's elements of a group, as bit_at() has them.
-struct Elements {
-  u32 of[kGroupSpans];
-};
-
-// look() with its loads on their way together; in decoding's repair that spills (docs/notes/nonfinite.md). kWords: rows
-// of O begin at multiples of four bytes.
-template <bool kWords, class Rows, class Format = typename ElementOf<forward_features.output>::Format>
-DEV u32 look_ahead(const Rows& rows, i32 column, bool all) {
-  using Raw = typename Format::Raw;
-  const i32 from = column + rows.lane % 4 * 16, columns = max(min(features.dim_v - from, 16), 0);
-  const auto address = [&](i32 i) {
-    return static_cast<const volatile Raw*>(rows.p.out) + out_offset(rows.p, rows.tile(i), rows.row(i)) + from;
-  };
-  u32 bad = 0, existing = 0;
-#pragma unroll
-  for (i32 i = 0; i < 2; ++i) existing |= rows.exists(i) ? ((1u << columns) - 1) << 16 * i : 0u;
-  if constexpr (kWords && sizeof(Raw) == 2 && features.dim_v % 2 == 0) {
-    u32 pairs[2][8];
-#pragma unroll
-    for (i32 i = 0; i < 2; ++i) {
-      const auto* const at = reinterpret_cast<const volatile u32*>(address(i));
-#pragma unroll
-      for (i32 n = 0; n < 8; ++n) pairs[i][n] = (existing & bit_at(i, 2 * n)) != 0 ? at[n] : 0u;
-    }
-#pragma unroll
-    for (i32 i = 0; i < 2; ++i) {
-      u32 bits = 0;  // of columns 2 n at n, of columns 2 n + 1 at 16 + n
-#pragma unroll
-      for (i32 n = 7; n >= 0; --n) bits = 2 * bits + (Format::times_zero_plus(pairs[i][n], 0) & 0x00010001u);
-      bits = (bits | bits << 4) & 0x0f0f0f0fu;
-      bits = (bits | bits << 2) & 0x33333333u;
-      bits = (bits | bits << 1) & 0x55555555u;
-      bad |= ((bits & 0xffffu) | bits >> 15) << 16 * i;
-    }
-  } else {
-    constexpr i32 kTogether = 8;
-#pragma unroll
-    for (i32 first = 0; first < 32; first += kTogether) {
-      const auto* const at = address(first / 16) + first % 16;
-      float x[kTogether];
-#pragma unroll
-      for (i32 c = 0; c < kTogether; ++c) x[c] = (existing >> (first + c) & 1) != 0 ? Format::unpack(at[c]) : 0.0f;
-#pragma unroll
-      for (i32 c = 0; c < kTogether; ++c) bad |= is_finite(x[c]) ? 0u : 1u << (first + c);
-    }
-  }
-  return opaque(all ? existing : bad);  // or each bit's origin would be kept for its store
-}
 
 // A bit for each of 32 keys: the band and the masks show it to this lane's row i.
 template <class Rows>
@@ -121,11 +71,39 @@ DEV void compare(Elements& found, const Rows& rows, const Team& team, i32 first)
   }
 }
 
+// Every step-th line of a row is on its way to L2 before it is wanted.
+DEV void ask(const char* row, i32 bytes, i32 from = 0, i32 step = 1) {
+  constexpr i32 kLine = 128;
+  if (row == nullptr) return;
+#pragma unroll
+  for (i32 at = 0; at < bytes; at += step * kLine) {
+    if (at + from * kLine < bytes) prefetch(row + at + from * kLine);
+  }
+}
+// Its rows of q, and of O unless all of it is stored again.
+template <class Rows>
+DEV void ask_ahead(const Rows& rows, bool all) {
+  using Raw = typename ElementOf<forward_features.output>::Format::Raw;
+  const i32 row = rows.first + rows.lane % 16, half = rows.lane / 16;
+  const char* const query = rows.query_of(row);
+  ask(query, features.dim_qk * kElementBytes, half, 2);
+  if (query != nullptr && !all)
+    ask(reinterpret_cast<const char*>(static_cast<const Raw*>(rows.p.out) + out_offset(rows.p, rows.tile(0), row)),
+        features.dim_v * static_cast<i32>(sizeof(Raw)), half, 2);
+}
+// Its keys of the blocks from `first` on, one of each warp.
+template <class Team>
+DEV void ask_ahead(const Team& team, const KeyRows& k, const KeyRows& v, i32 first) {
+  const i32 key = first / kKeys * kKeys + kKeys * team.warp + static_cast<i32>(opaque_thread() % 32);
+  ask(v(key), min(kGroupSpans * kSpan, features.dim_v) * kElementBytes);
+  ask(k(key), features.dim_qk * kElementBytes);
+}
+
 // The elements of `bad`, in a group of spans from column `begin` on, that see a value that is not finite, by all warps
-// of the team. keys: those that the tile sees. Rows and keys with wild elements are left to recompute().
+// of the team. keys: those that the tile sees. Rows with wild elements (wild) and such keys are left to recompute().
 template <bool kAligned, class Rows, class Team>
 DEV Elements explain(const Elements& bad, const Rows& rows, const Team& team, const KeyRows& k, const KeyRows& v,
-                     const Band32::Range& keys, i32 begin) {
+                     const Band32::Range& keys, i32 begin, bool wild, WildBlocks<(kSpanGroups > 1)>& blocks) {
   const i32 lane = rows.lane;
   Elements found = {};
   const auto pending = [&] {
@@ -134,11 +112,10 @@ DEV Elements explain(const Elements& bad, const Rows& rows, const Team& team, co
     for (i32 s = 0; s < kGroupSpans; ++s) some |= bad.of[s] & ~found.of[s];
     return __any_sync(kAll, some != 0);
   };
-  const auto query = [&](i32 row) { return rows.query_of(rows.first + row); };
-  const bool wild = !kCapLast && has_wild<kAligned, 16>(query, lane);
+  blocks.at = 1;
 #pragma unroll 1
   for (i32 first = keys.lo / kKeys * kKeys; first < keys.hi; first += Team::kWarps * kKeys) {
-    look_through<kAligned>(team, k, v, first + kKeys * team.warp, begin, lane);
+    look_through<kAligned>(team, k, v, first + kKeys * team.warp, begin, lane, blocks);
     team.sync();
     if (!wild && pending()) compare(found, rows, team, first);
     if (!team.any(!wild && pending())) break;

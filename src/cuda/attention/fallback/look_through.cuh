@@ -7,13 +7,13 @@ namespace onepass::fallback {
 // kColumns columns of kRows rows of kDim elements in pieces, by a warp: visit(row, piece) for each of a lane's rows,
 // the last one first, then leave(column, lanes of a row), whose column counts from `begin` on. A lane's rows are
 // neighbours. at(row): an address or null. Its loads are on their way together.
-template <bool kAligned, i32 kDim, i32 kColumns, i32 kRows, class At, class Visit, class Leave>
+template <bool kAligned, i32 kDim, i32 kColumns, i32 kRows, class Room, class At, class Visit, class Leave>
 DEV void each_piece(const At& at, i32 begin, i32 lane, const Visit& visit, const Leave& leave) {
   constexpr i32 kPieces = round_up(kColumns, kPiece) / kPiece,
                 kAcross = kPieces > 16  ? 32
                           : kPieces > 8 ? 16
                                         : 8,
-                kOwn = kRows * kAcross / 32, kMost = kHalves ? 8 : 4, kTogether = kOwn < kMost ? kOwn : kMost;
+                kOwn = kRows * kAcross / 32, kTogether = kOwn < Room::kPieces ? kOwn : Room::kPieces;
 #pragma unroll 1
   for (i32 from = 0; from < kPieces; from += kAcross) {
     const i32 column = (from + lane % kAcross) * kPiece, first = lane / kAcross * kOwn;
@@ -30,12 +30,12 @@ DEV void each_piece(const At& at, i32 begin, i32 lane, const Visit& visit, const
 }
 
 // True if some |element| is at least 2^58, or with fp16, where no product overflows, infinity.
-template <bool kAligned, i32 kRows, class At>
+template <bool kAligned, i32 kRows, class Room, class At>
 DEV bool has_wild(const At& at, i32 lane) {
   constexpr u32 kLeast = features.input == ScalarType::f16 ? 0x7c00u : (127 + 58) << (kHalves ? 7 : 23);
   u32 low[4] = {},
       high[4] = {};  // the largest of each word of a piece; below the high half lie bits that do not matter
-  each_piece<kAligned, features.dim_qk, features.dim_qk, kRows>(
+  each_piece<kAligned, features.dim_qk, features.dim_qk, kRows, Room>(
       at, 0, lane,
       [&](i32, const Piece& x) {
 #pragma unroll
@@ -91,11 +91,27 @@ struct SpecialBits {
 // The result of a warp's look at 32 keys.
 enum BlockState : i32 { kAllFinite, kSpecial, kSpecialAndWild };
 
+// A warp's blocks of keys, in their order. kKept: other columns of V come to the same ones, and need not look at K
+// again.
+template <bool kKept>
+struct WildBlocks {
+  u32 known = 0, wild = 0, at = 1;  // a bit for each of the first 32; of the block at hand, or 0
+
+  template <class Look>
+  DEV bool ask(const Look& look) {
+    if (kKept && (known & at) != 0) return (wild & at) != 0;
+    const bool found = look();
+    if constexpr (kKept) known |= at, wild |= found ? at : 0u;
+    return found;
+  }
+};
+
 template <bool kAligned, class Team>
-DEV void look_through(const Team& team, const KeyRows& k, const KeyRows& v, i32 first, i32 begin, i32 lane) {
+DEV void look_through(const Team& team, const KeyRows& k, const KeyRows& v, i32 first, i32 begin, i32 lane,
+                      WildBlocks<(kSpanGroups > 1)>& blocks) {
   u32 some = 0;
   SpecialBits bits;
-  each_piece<kAligned, features.dim_v, Team::kColumns, kKeys>(
+  each_piece<kAligned, features.dim_v, Team::kColumns, kKeys, typename Team::Room>(
       [&](i32 row) { return v(first + row); }, begin, lane, [&](i32 row, const Piece& x) { bits.add(row, x); },
       [&](i32 column, i32 across) {
         bits.join(across);
@@ -112,8 +128,10 @@ DEV void look_through(const Team& team, const KeyRows& k, const KeyRows& v, i32 
   i32 state = kAllFinite;
   if (__any_sync(kAll, some != 0)) {
     const auto key = [&](i32 row) { return k(first + row); };
-    state = !kCapLast && has_wild<kAligned, kKeys>(key, lane) ? kSpecialAndWild : kSpecial;
+    const auto wild = [&] { return has_wild<kAligned, kKeys, typename Team::Room>(key, lane); };
+    state = !kCapLast && blocks.ask(wild) ? kSpecialAndWild : kSpecial;
   }
+  blocks.at <<= 1;
   if (lane == 0) store_word(team.state(team.warp), state);
 }
 

@@ -11,6 +11,19 @@ constexpr i32 kKeys = 32;  // of a block
 constexpr i32 kSpan = 64;  // columns of O at a time, of which a lane has 16
 constexpr u32 kAll = 0xffffffffu;
 
+// The loads that a lane has registers for, all on their way together. kPieces: of 16 bytes, where a tile is looked
+// through; kAhead: times 32 elements of q and K (multiply_rows); kValues: V comes together with K.
+struct LittleRoom {
+  static constexpr i32 kPieces = kHalves ? 8 : 4, kAhead = 1;
+  static constexpr bool kValues = false;
+};
+template <i32 registers>  // of a lane, in Hopper's forward
+struct RoomFor {
+  static constexpr bool kValues = registers >= 240 && !features.softcap;
+  static constexpr i32 kPieces = kValues ? 16 : 8;
+  static constexpr i32 kFew = registers >= 224 && !features.transforms() ? 2 : 1, kAhead = kValues ? 4 : kFew;
+};
+
 // All but special() is for elements of 16 bits.
 struct Piece {
   u32 word[4];

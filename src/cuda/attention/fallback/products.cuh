@@ -96,11 +96,39 @@ DEV u32 ones_of(u32 bits) {
   return ((bits & 1) != 0 ? kOne : 0) | ((bits & 2) != 0 ? kOne << 16 : 0);
 }
 
+// A lane's part of sixteen of 32 keys of a span of V.
+template <bool kAligned, i32 kDim, class Rows>
+DEV void load_values(Piece (&x)[4], const Rows& v, i32 first, i32 step, i32 column, i32 lane) {
+  const i32 g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (i32 i = 0; i < 4; ++i)
+    x[i] = piece_of<kAligned, kDim>(v(first + 16 * step + 2 * t + i % 2 + i / 2 * 8), column + 8 * g);
+}
+// All 32 keys, ahead of their product; or none.
+template <bool kAligned, i32 kDim, bool ahead>
+struct ValuesAhead {
+  static constexpr bool kAhead = ahead;
+  Piece of[2][4];
+  template <class Rows>
+  DEV void load(const Rows& v, i32 first, i32 column, i32 lane) {
+#pragma unroll
+    for (i32 step = 0; step < 2; ++step) load_values<kAligned, kDim>(of[step], v, first, step, column, lane);
+  }
+};
+template <bool kAligned, i32 kDim>
+struct ValuesAhead<kAligned, kDim, false> {
+  static constexpr bool kAhead = false;
+  template <class Rows>
+  DEV void load(const Rows&, i32, i32, i32) {}
+};
+
 // o += W V, in which elements of V that are not finite are 0. Returns a bit for each element of o whose row sees one:
 // seen has a bit for each score.
-template <bool kAligned, i32 kDim, class Rows, class Format = Element>
-DEV u32 multiply_columns(Output& o, const Scores& w, u32 seen, const Rows& v, i32 first, i32 column, i32 lane) {
-  const i32 g = lane / 4, t = lane % 4;
+template <bool kAligned, i32 kDim, class Rows, class Values = ValuesAhead<kAligned, kDim, false>,
+          class Format = Element>
+DEV u32 multiply_columns(Output& o, const Scores& w, u32 seen, const Rows& v, i32 first, i32 column, i32 lane,
+                         const Values& values = {}) {
+  const i32 t = lane % 4;
   u32 flags = 0;
   if constexpr (kHalves) {
 #pragma unroll
@@ -112,9 +140,12 @@ DEV u32 multiply_columns(Output& o, const Scores& w, u32 seen, const Rows& v, i3
       };
       Piece x[4];
       u32 zero = 0;
+      if constexpr (Values::kAhead) {
 #pragma unroll
-      for (i32 i = 0; i < 4; ++i)
-        x[i] = piece_of<kAligned, kDim>(v(first + 16 * step + 2 * t + i % 2 + i / 2 * 8), column + 8 * g);
+        for (i32 i = 0; i < 4; ++i) x[i] = values.of[step][i];
+      } else {
+        load_values<kAligned, kDim>(x, v, first, step, column, lane);
+      }
 #pragma unroll
       for (const Piece& one : x) zero = one.probe(zero);
       if (__any_sync(kAll, Piece::found(zero))) {

@@ -29,8 +29,9 @@ struct LeftRows {
 
 // A note of a warp: its LeftRows, the state of the 32 keys that it has looked at, whether its rows need more. Behind
 // the notes: a word for each column of those keys, of a group of spans.
-template <i32 kWarps_, u32 kBarrier>
+template <i32 kWarps_, u32 kBarrier, class Room_>
 struct Team {
+  using Room = Room_;  // of a lane
   static constexpr i32 kWarps = kWarps_, kNoteBytes = 32, kColumns = kGroupSpans * kSpan;
   const u32 memory;  // kBytes, at a multiple of 16
   const i32 warp;

@@ -2,10 +2,12 @@
 // shared.
 //
 // An element that is not finite is right if its row sees a NaN or an infinity in its column of V. So V alone is looked
-// through first, and scores are computed only beside values that are not finite. Once all elements of the span are
-// known to be right, the warps go on to the next. Else O is computed again, with zeros for those values.
+// through first. Beside values that are not finite, scores are computed if some may be -inf and hide a pair that the
+// masks show. Once all elements of the span are known to be right, the warps go on to the next. Else O is computed
+// again, with zeros for those values.
 #pragma once
 #include "cuda/attention/fallback/block.cuh"
+#include "cuda/attention/fallback/look_through.cuh"
 #include "cuda/attention/fallback/row.cuh"
 #include "cuda/decode/packed_rows.cuh"
 
@@ -17,6 +19,14 @@ enum RowFlag : i32 {
   kNotFinite = 1,  // some elements of O
   kWrong = 2,      // the row's state
 };
+
+struct RepairRoom : fallback::LittleRoom {
+  static constexpr i32 kPieces = 8;
+};
+// Scores of fp32 take 32 trips to memory. A look at q and K, which says that no pair is hidden by its score, takes 4
+// for a block. Other types and wider heads have no registers for it.
+constexpr bool kLooksAtKeys =
+    !fallback::kHalves && !fallback::kScoresHide && features.dim_qk <= 128 && features.dim_v <= 128;
 
 // Sixteen packed rows, as the fallback asks for them.
 struct RepairedRows {
@@ -38,12 +48,20 @@ struct RepairedRows {
   DEV WorkTile tile(i32 i) const { return group.work_tile(own[i].head); }
   DEV RowScores scores(i32 i) const { return RowScores(p, group, own[i]); }
   DEV Band32::Range keys() const { return band_of(p, group.seq_q, group.seq_k).key_range(0, group.seq_q); }
-  DEV const char* query(i32 i) const {
-    if (!exists(i)) return nullptr;
-    const WorkTile x = tile(i);
+  DEV const char* query(i32 i) const { return exists(i) ? query_of(own[i]) : nullptr; }
+  DEV const char* query_of(const PackedRow& of) const {
+    const WorkTile x = group.work_tile(of.head);
     const i64 at =
-        x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + static_cast<i64>(x.q_begin + row(i)) * p.q_stride[2];
+        x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + static_cast<i64>(x.q_begin + of.token) * p.q_stride[2];
     return static_cast<const char*>(p.q) + at * bytes_of(features.input);
+  }
+  // True if pairs that the masks show may have a score of -inf because of q.
+  DEV bool may_hide() const {
+    if constexpr (!kLooksAtKeys) return true;
+    const auto query = [&](i32 i) {
+      return first + i < group.rows(p) ? query_of(PackedRow::of(p, group, first + i)) : nullptr;
+    };
+    return fallback::has_wild<kAlignedRows, 16, RepairRoom>(query, lane);
   }
   DEV auto drop(i32 key) const {
     if constexpr (features.dropout)
@@ -73,6 +91,8 @@ struct Repair {
   const RepairedRows& rows;
   const fallback::KeyRows &k, &v;
   const i32 column;
+  const bool by_scores;  // RepairedRows::may_hide
+  fallback::WildBlocks<(fallback::kSpans > 1)>& blocks;
 
   // The elements of `bad`, and the LSEs of rows that are wrong. Looks for what explains the elements first, then
   // computes them.
@@ -111,10 +131,18 @@ struct Repair {
       }
       const u32 seen = fallback::shown(rows, first);
       if (!__any_sync(fallback::kAll, seen != 0)) continue;
-      sums.add<kAlignedRows>(rows, k, v, first, seen, column);
+      sums.add<kAlignedRows, RepairRoom>(rows, k, v, first, seen, column, all || by_scores || has_wild_keys(first));
       store_word(own, static_cast<i32>(sums.flags));
     }
     all_sync();
+  }
+  // True if a score of these 32 keys may be -inf.
+  DEV bool has_wild_keys(i32 first) const {
+    if constexpr (!kLooksAtKeys) return true;
+    const auto key = [&](i32 i) { return k(first + i); };
+    const i32 turn = (first / fallback::kKeys - rows.keys().lo / fallback::kKeys) / kWarps;
+    blocks.at = turn < 32 ? 1u << turn : 0u;
+    return blocks.ask([&] { return fallback::has_wild<kAlignedRows, fallback::kKeys, RepairRoom>(key, rows.lane); });
   }
   // The sums of all warps, in the last one.
   DEV void join(fallback::Sums& sums) const {
@@ -181,13 +209,15 @@ DEV void repair_rows(u32 memory, u32 flags, const DecodeParams& p, const Group& 
     }
     if (!__any_sync(fallback::kAll, flagged != 0)) continue;
     flagged &= fallback::elements_of<kAlignedRows>(rows), wrong &= flagged;
+    const bool by_scores = rows.may_hide();
+    fallback::WildBlocks<(fallback::kSpans > 1)> blocks;
     const KeyValueView view = KeyValueView::of_head(g.work_tile(0), g.kv_head(p));
     const fallback::KeyRows k{p, view, p.k, p.k_stride, rows.keys().hi}, v{p, view, p.v, p.v_stride, rows.keys().hi};
 #pragma unroll 1
     for (i32 column = 0; column < features.dim_v; column += fallback::kSpan) {
-      const u32 bad = flagged & (fallback::look(rows, column, false) | (wrong & fallback::look(rows, column, true)));
+      const u32 bad = flagged & (fallback::look(rows, column) | (wrong & fallback::existing_elements(rows, column)));
       if (!__any_sync(fallback::kAll, bad != 0)) continue;
-      Repair{{memory}, rows, k, v, column}.run(bad, wrong);
+      Repair{{memory}, rows, k, v, column, by_scores, blocks}.run(bad, wrong);
     }
   }
 }

@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::s
   }
   if (warp() == 0) tiles.reset();
   __syncwarp();  // what this warp has stored stands before what it stores again
-  run_fallback<config.copy_bytes == 16, false, config.warps * kRowTiles>(
-      p, {load_word(sm + kLayout.fallback + 4 * warp())},
-      fallback::Team<config.warps, 0>{sm, static_cast<i32>(warp())});
+  using Team = fallback::Team<config.warps, 0, fallback::LittleRoom>;
+  run_fallback<config.copy_bytes == 16, 2, config.warps * kRowTiles>(p, {load_word(sm + kLayout.fallback + 4 * warp())},
+                                                                     Team{sm, static_cast<i32>(warp())});
 }

@@ -58,8 +58,9 @@ DEV void consume(const SharedMemory& memory, u32 group, const TensorMap* out, co
   __syncwarp();
   constexpr i32 kWarps = kGroups * kGroupWarps;
   const i32 warp = static_cast<i32>(opaque_thread() - kGroupThreads) / 32;
-  run_fallback<true, true, kWarps>(p, c.fallback,
-                                   fallback::Team<kWarps, kSchedulerBarrier + kGroups>{memory.base, warp});
+  using Room = fallback::RoomFor<config.consumer_registers>;
+  run_fallback<true, 16, kWarps>(p, c.fallback,
+                                 fallback::Team<kWarps, kSchedulerBarrier + kGroups, Room>{memory.base, warp});
 }
 
 }  // namespace onepass::sm90
