@@ -74,7 +74,7 @@ def _softcap(x: Any) -> float:
     """In float64: rounding to float32 would make a small number 0, which is none."""
     value = number("softcap", x, "0 (none) or a positive number")
     if 0 < abs(value) < 1e-40:
-        raise ValueError(f"softcap must be 0 (none) or at least 1e-20 (got {value:g})")
+        raise ValueError(f"softcap must be 0 (none) or 1e-20 to 1e+20 (got {value:g})")
     return value
 
 

@@ -81,6 +81,7 @@ constexpr const char* kLines[] = {
     "bwd h4/2 s130x133 d64 scale=1e-38",    // so does the scale
     "bwd h4/2 s130x133 d64 bf16 scale=-1.2e-38",
     "bwd h4/2 s130x133 d64 softcap=1e-6",  // which is less than a score's rounding
+    "bwd h4/2 s130x133 d64 softcap=1e20",
     "bwd b2 h4/2 s130x133 d64 grads=dk softcap=4",
     "bwd b2 h4/2 s130x133 d64 bf16 grads=dv dropout=0.5 mask=b1qk",
     "bwd b2 h4/2 s130x133 d64/1 grads=dv",

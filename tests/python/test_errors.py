@@ -109,7 +109,7 @@ CASES = {
     ),
     "scale text": (TypeError, r"scale must be a number \(got 'x'\)", {"scale": "x"}),
     "softcap": (ValueError, "softcap must be 0 .none. or positive .got -1", {"softcap": -1}),
-    "softcap beyond float32": (ValueError, "softcap must be 0 .* at least 1e-20 .got -1e-50", {"softcap": -1e-50}),
+    "softcap beyond float32": (ValueError, "softcap must be 0 .* 1e-20 to 1e.20 .got -1e-50", {"softcap": -1e-50}),
     "softcap text": (TypeError, r"softcap must be 0 .* or a positive number \(got '30'\)", {"softcap": "30"}),
     "scale bytes": (TypeError, r"scale must be a number \(got b'1'\)", {"scale": b"1"}),
     "window of names": (

@@ -20,7 +20,9 @@ namespace onepass {
 namespace {
 
 constexpr std::int64_t kMaxModIndex = 2147483647;
-constexpr float kLeastSoftcap = 1e-20f;  // the ratio of a score to it must be finite in fp32
+// Between them fp32 holds the ratio of a score to the softcap: below it is infinite, and above it is flushed to 0.
+constexpr float kLeastSoftcap = 1e-20f, kMostSoftcap = 1e20f;
+constexpr double kMostRatio = 1e25;  // of the scale to the softcap: its products with q and k are finite
 
 void validate_gradients(const Problem& p) {
   if (!is_backward(p.op)) return;
@@ -231,8 +233,10 @@ Mods validate_attention(const Problem& p) {
        "the band's offset must be -2^60 to 2^60 (got ", p.band.offset, ")");
   want(std::isfinite(p.softcap) && p.softcap >= 0, ErrorCode::bad_value, "softcap must be 0 (none) or positive (got ",
        p.softcap, ")");
-  want(p.softcap == 0 || p.softcap >= kLeastSoftcap, ErrorCode::bad_value, "softcap must be 0 (none) or at least ",
-       kLeastSoftcap, " (got ", p.softcap, ")");
+  want(p.softcap == 0 || (p.softcap >= kLeastSoftcap && p.softcap <= kMostSoftcap), ErrorCode::bad_value,
+       "softcap must be 0 (none) or ", kLeastSoftcap, " to ", kMostSoftcap, " (got ", p.softcap, ")");
+  want(p.softcap == 0 || std::abs(p.effective_scale()) <= kMostRatio * double{p.softcap}, ErrorCode::bad_value,
+       "scale must be at most 1e25 times softcap in magnitude (got ", p.effective_scale(), " and ", p.softcap, ")");
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p must be 0 to 1 (got ", p.dropout_p, ")");
   want(p.dropout_start[3] % 4 == 0, ErrorCode::bad_value, "the key of dropout_start must be a multiple of 4 (got ",
        p.dropout_start[3], ")");
