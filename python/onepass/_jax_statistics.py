@@ -41,7 +41,7 @@ def key_mass(q: Any, k: Any, lse: Any, **options: Any) -> Any:
     rows = q.shape[1::-1] if packed else q.shape[:-1]
     if lse.shape != rows or lse.dtype != jnp.float32:
         raise ValueError(f"lse must be float32 of the shape {list(rows)} (got {lse.dtype} of {list(lse.shape)})")
-    k = jnp.repeat(k, heads // kv, axis) if heads > kv else k
+    k = jnp.repeat(k, heads // kv, axis) if heads != kv else k
     given |= {"q": q, "k": k, "v": jnp.zeros((*k.shape[:-1], 1), q.dtype), "fp8": False}
     if hasattr(given["block_mask"], "in_call"):
         given.update(given["block_mask"].in_call(given))

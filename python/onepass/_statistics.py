@@ -93,7 +93,7 @@ def weights(
     shape = (batch, call.heads if mean is None else 1, rows, keys)
     given.update(_with_own_bias(given, shape, filled(call.q, (keys,), 0)))
     upstream = filled(call.q, (call.columns(1),), 0)
-    dlse = filled(call.lse, tuple(call.lse.shape), 1 if mean is None else 1 / call.heads)
+    dlse = filled(call.lse, tuple(call.lse.shape), 1 if mean is None else 1 / max(call.heads, 1))
     (found,) = call.backward(upstream, grads="dbias", dlse=dlse)
     return found if mean is None else found[:, 0]
 

@@ -64,12 +64,17 @@ class WeightsCall:
         if kv == 0 or self.heads % kv != 0:
             raise ValueError(f"heads_q ({self.heads}) must be a multiple of heads_kv ({kv})")
         self.group = self.heads // kv
+        if self.heads == 0:
+            self.k, self.group = k[:, :0] if dims_k == 3 or not by_token else k[:, :, :0], 1
         if seqused_k is not None:
             self._pack(seqused_k, page_table)
 
     def keep_heads_apart(self) -> None:
-        """Gives each head of q keys of its own where a weight is not finite: its column of V would spoil the others."""
-        if self.group == 1 or bool((self.lse < float("inf")).all()):
+        """Gives each head of q keys of its own where a weight is not finite: its column of V would spoil the others.
+
+        So it does where V would have more columns than attention takes.
+        """
+        if self.group == 1 or (self.group <= 512 and bool((self.lse < float("inf")).all())):
             return
         axis = 2 if self.tokens_first and not self.packed else 1
         if _devices.is_torch(self.k):

@@ -36,6 +36,16 @@ def test_nothing_to_sum(rng):
     assert onepass.key_mass(q, k[:, :, :0], lse).shape == (2, HEADS, 0)
     assert onepass.weights(q, k[:, :, :0], lse).shape == (2, ROWS, 0)
     assert onepass.key_mass(q[:0], k[:0], lse[:0]).shape == (0, HEADS, KEYS)
+    assert onepass.key_mass(q[:, :0], k, lse[:, :0]).shape == (2, 0, KEYS)
+    assert (onepass.weights(q[:, :0], k, lse[:, :0]) == np.zeros((2, ROWS, KEYS))).all()
+    turned = (x.swapaxes(1, 2) for x in (q[:, :0], k, lse[:, :0]))
+    assert onepass.weights(*turned, mean=None, layout="bshd").shape == (2, 0, ROWS, KEYS)
+
+
+def test_more_heads_for_a_key_than_columns_of_v(rng):
+    q, k = np.zeros((1, 513, 2, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
+    lse = np.full((1, 513, 2), np.log(4), np.float32)
+    np.testing.assert_allclose(onepass.key_mass(q, k, lse), np.full((1, 513, 4), 0.5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -199,6 +209,7 @@ def test_in_jax(rng, jax):
     near(np.asarray(onepass.jax.key_mass(*turned, layout="bshd", **options)), expected.swapaxes(1, 2))
     function = dict(options, score_mod=lambda score, *_: score * 0.5)
     near(np.asarray(onepass.jax.key_mass(q, k, lse, **function)), expected)
+    assert onepass.jax.key_mass(q[:, :0], k, lse[:, :0]).shape == (2, 0, KEYS)
     grad = jax.grad(lambda q: onepass.jax.key_mass(q, k, lse).sum() + (q * q).sum())(q)
     np.testing.assert_allclose(grad, 2 * q, rtol=1e-6)  # the masses have no gradient
 
