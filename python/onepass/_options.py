@@ -114,7 +114,7 @@ def _accumulation(x: Any) -> Any:
         raise ValueError(f"accumulation must be 'exact' or 'fast' (got {x!r})") from None
 
 
-def _bound(name: str, x: Any) -> Any:
+def bound(name: str, x: Any) -> Any:
     return integer(name, x, 1, 2**62, "None (unknown) or a positive integer")
 
 
@@ -131,7 +131,7 @@ def _align_offset(mask: str | None, align: Any, offset: Any) -> Any:
     return 0 if offset is None else integer("align_offset", offset, -limit, limit, "an integer from -2^60 to 2^60")
 
 
-def _expression(name: str, x: Any) -> Any:
+def expression(name: str, x: Any) -> Any:
     if x is None or isinstance(x, str):
         return text(name, x or "")
     accepted = "a function, or a C++ expression in text such as 'q_index >= k_index'"
@@ -202,10 +202,10 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
         "dropout_start": _NOWHERE if given["dropout_start"] is None else _dropout_start(given["dropout_start"]),
         **{name: 0 if given[name] is None else _tile(name, given[name]) for name in ("mask_tile_q", "mask_tile_k")},
-        "max_seqlen_q": 0 if max_seqlen_q is None else _bound("max_seqlen_q", max_seqlen_q),
-        "max_seqlen_k": 0 if max_seqlen_k is None else _bound("max_seqlen_k", max_seqlen_k),
-        "score_mod": "" if score_mod is None else _expression("score_mod", score_mod),
-        "mask_mod": "" if mask_mod is None else _expression("mask_mod", mask_mod),
+        "max_seqlen_q": 0 if max_seqlen_q is None else bound("max_seqlen_q", max_seqlen_q),
+        "max_seqlen_k": 0 if max_seqlen_k is None else bound("max_seqlen_k", max_seqlen_k),
+        "score_mod": "" if score_mod is None else expression("score_mod", score_mod),
+        "mask_mod": "" if mask_mod is None else expression("mask_mod", mask_mod),
         "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else text("implementation", str(implementation)),
         "threads": threads_of(threads),

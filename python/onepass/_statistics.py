@@ -8,6 +8,7 @@ is the gradient of a bias that all heads share, where dO is 0 and the LSE has th
 import re
 from typing import Any
 
+from . import _arrays, _options
 from ._flex.trace import texts
 from ._weights_call import WeightsCall, dense, filled, spread
 
@@ -91,11 +92,24 @@ def weights(
         given.update(texts({**given, "q": call.q, "k": call.k}))
     batch, rows, keys = call.sizes()
     shape = (batch, call.heads if mean is None else 1, rows, keys)
+    _check_bias(given["bias"], (batch, call.heads, rows, keys))
     given.update(_with_own_bias(given, shape, filled(call.q, (keys,), 0)))
     upstream = filled(call.q, (call.columns(1),), 0)
     dlse = filled(call.lse, tuple(call.lse.shape), 1 if mean is None else 1 / max(call.heads, 1))
     (found,) = call.backward(upstream, grads="dbias", dlse=dlse)
     return found if mean is None else found[:, 0]
+
+
+def _check_bias(bias: Any, shape: tuple[int, ...]) -> None:
+    """As attention checks it, which gets another bias here."""
+    if bias is None:
+        return
+    _arrays.dtype_name("bias", bias)
+    if not 1 <= len(bias.shape) <= 4:
+        raise ValueError(f"bias must have 1 to 4 dimensions (got {len(bias.shape)})")
+    for i, (n, most) in enumerate(zip(bias.shape, shape[4 - len(bias.shape) :], strict=True)):
+        if n not in (1, most):
+            raise ValueError(f"dimension {i} of bias must be {most} or 1 (got shape {list(bias.shape)})")
 
 
 def _with_own_bias(given: dict[str, Any], shape: tuple[int, ...], zero: Any) -> dict[str, Any]:
@@ -111,11 +125,11 @@ def _with_own_bias(given: dict[str, Any], shape: tuple[int, ...], zero: Any) -> 
         if four[1] == 1 or shape[1] > 1:
             zero = dense(spread(bias, (*four[:3], shape[3]))) if four[3] == 1 else bias
         else:
-            buffers = {**(buffers or {}), _BIAS: bias.reshape(four)}
+            buffers = {**dict(_options.mod_items(buffers or {})), _BIAS: bias.reshape(four)}
             score = f"(score + {_BIAS}[batch, head, q_index, k_index])"
     if text is not None:
         rounded = f"(floor({score} * 1048576.0f) * 9.5367431640625e-07f)"
-        changed = re.sub(r"\bscore\b", rounded, text)
+        changed = re.sub(r"\bscore\b", rounded, _options.expression("score_mod", text))
         score = f"({changed}) + (abs({score}) < 1e30f ? {score} - {rounded} : 0.0f)"
     return {"bias": spread(zero, shape), "score_mod": None if score == "score" else score, "mod_buffers": buffers}
 

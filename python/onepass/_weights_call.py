@@ -49,6 +49,8 @@ class WeightsCall:
             raise ValueError("page_table must be given with seqused_k (got None)")
         dims = 3 if self.options["cu_seqlens_q"] is not None else 4
         dims_k = 3 if self.options["cu_seqlens_k"] is not None and seqused_k is None else 4
+        if dims == 4 and dims_k == 3:
+            raise ValueError("cu_seqlens_q must be given with cu_seqlens_k (got None)")
         form = _options.batched(self.tokens_first)
         for name, x, n in (("q", q, dims), ("k", k, dims_k)):
             if len(x.shape) != n:
@@ -97,8 +99,10 @@ class WeightsCall:
             lengths = self.options[f"cu_seqlens_{side}"]
             if lengths is None:
                 raise ValueError(f"cu_seqlens_{side} must be given for packed sequences (got None)")
-            known = self.options[f"max_seqlen_{side}"]
-            most.append(int(np.diff(on_host(lengths)).max(initial=0)) if known is None else known)
+            name = f"max_seqlen_{side}"
+            known = self.options[name]
+            longest = int(np.diff(on_host(lengths)).max(initial=0)) if known is None else _options.bound(name, known)
+            most.append(longest)
         return len(lengths) - 1, most[0], self.capacity if self._keys is not None else most[1]
 
     def backward(self, columns: Any, **words: Any) -> Any:
@@ -127,8 +131,10 @@ class WeightsCall:
             raise ValueError("cu_seqlens_k must be None with seqused_k")
         k, by_page = self.k, page_table is not None
         tokens = k if by_page or self.tokens_first else k.swapaxes(1, 2)
-        used = on_host(seqused_k).astype(np.int64)
-        table: Any = on_host(page_table).astype(np.int64) if by_page else None
+        used = integers("seqused_k", seqused_k)
+        table: Any = integers("page_table", page_table) if by_page else None
+        if by_page and table.ndim != 2:
+            raise ValueError(f"page_table must have the shape [batch, pages] (got {list(table.shape)})")
         batch = len(table) if by_page else k.shape[0]
         self.capacity = table.shape[1] * k.shape[1] if by_page else tokens.shape[1]
         if used.shape != (batch,) or ((used < 0) | (used > self.capacity)).any():
@@ -189,6 +195,13 @@ def on_host(x: Any) -> Any:
     if _devices.is_torch(x):
         return x.detach().cpu().numpy()
     return x.get() if _devices.is_cupy(x) else np.asarray(x)
+
+
+def integers(name: str, x: Any) -> Any:
+    values = on_host(x)
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be int32 (got {values.dtype})")
+    return values.astype(np.int64)
 
 
 def like(x: Any, values: Any) -> Any:

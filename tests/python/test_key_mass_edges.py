@@ -48,6 +48,23 @@ def test_more_heads_for_a_key_than_columns_of_v(rng):
     np.testing.assert_allclose(onepass.key_mass(q, k, lse), np.full((1, 513, 4), 0.5), rtol=1e-6)
 
 
+def test_what_weights_refuses(rng):
+    q, k, v = made(rng)
+    _, lse = onepass.attention(q, k, v, return_lse=True)
+    for error, sentence, options in (
+        (ValueError, "dimension 2 of bias must be 37 or 1", {"bias": np.zeros((2, HEADS, 3, KEYS), np.float32)}),
+        (ValueError, "dimension 0 of bias must be 37 or 1", {"bias": np.zeros((40, KEYS), np.float32)}),
+        (ValueError, "bias must have 1 to 4 dimensions .got 5", {"bias": np.zeros((1,) * 5, np.float32)}),
+        (TypeError, "bias must be a NumPy array.* .got list", {"bias": [[0.0]]}),
+        (TypeError, "score_mod must be a function, or .* .got int", {"score_mod": 3}),
+    ):
+        with pytest.raises(error, match=sentence):
+            onepass.weights(q, k, lse, **options)
+    packed = {"cu_seqlens_q": np.int32([0, 9]), "cu_seqlens_k": np.int32([0, 9])}
+    with pytest.raises(TypeError, match="max_seqlen_q must be None .unknown. or a positive integer .got 'x'"):
+        onepass.weights(*packed_case(rng, [9], [9])[:2], lse[0, :, :9], **packed, max_seqlen_q="x")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_nan_that_is_hidden_stays_where_it_is(rng, dtype):
     q, k, v = made(rng, dtype)
@@ -130,6 +147,12 @@ def test_what_is_refused(rng):
             function(q.astype(float), k, lse)
         with pytest.raises(TypeError, match="does not support a Quantized k"):
             function(q, onepass.quantize(k), lse)
+    with pytest.raises(TypeError, match=r"seqused_k must be int32 \(got float64\)"):
+        onepass.key_mass(q, k, lse, seqused_k=[2.5, 3.5])
+    with pytest.raises(ValueError, match=r"page_table must have the shape \[batch, pages\] \(got \[2\]\)"):
+        onepass.key_mass(q, k.swapaxes(1, 2), lse, seqused_k=np.int32([3, 3]), page_table=np.int32([0, 1]))
+    with pytest.raises(ValueError, match=r"cu_seqlens_q must be given with cu_seqlens_k \(got None\)"):
+        onepass.key_mass(q, k[0], lse, cu_seqlens_k=np.int32([0, 4]))
     with pytest.raises(ValueError, match="mean must be 'heads' or None \\(got 'rows'\\)"):
         onepass.weights(q, k, lse, mean="rows")
     with pytest.raises(ValueError, match=r"page_table must hold pages from 0 to 1 where keys count"):
