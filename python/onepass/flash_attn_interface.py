@@ -13,7 +13,7 @@ from torch import Tensor
 
 import onepass.torch
 from onepass.flash_attn._cache import Place, Rotary, to_pages, with_cache
-from onepass.flash_attn._three import attend, descaled, gaps, with_qv, words_of
+from onepass.flash_attn._three import attend, check_qv, descaled, gaps, with_qv, words_of
 from onepass.flash_attn._words import bound, chunked, of_qkv
 
 __all__ = [
@@ -51,7 +51,7 @@ def flash_attn_func(
       q_descale, k_descale, v_descale: fp32 ``[batch, heads_k]``, of tensors in torch.float8_e4m3fn.
       attention_chunk: positions are divided into chunks of this many keys; a row sees only its own chunk.
       qv: ``[batch, seq_q, heads, dim_v]``, multiplied with v and added to the scores. q and qv, k and v are joined by a
-        copy; dim + dim_v is at most 576.
+        copy; dim + dim_v is at most 576. Its dtype is that of q, and not e4m3.
 
     Returns:
       out ``[batch, seq_q, heads, dim_v]``; with return_attn_probs ``(out, lse)``, lse ``[batch, heads, seq_q]``, -inf
@@ -199,6 +199,8 @@ def flash_attn_with_kvcache(
     )
     words = words_of(softmax_scale, causal, window_size, softcap, False)
     words |= descaled(q, k_cache, q_descale, k_descale, v_descale)
+    if qv is not None:
+        check_qv(q, k_cache, qv)
     given = q, k_cache, v_cache, k, v, words, rotary, place
     return with_cache(*given, qv=qv, attention_chunk=attention_chunk, return_lse=return_softmax_lse)
 

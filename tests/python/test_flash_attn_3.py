@@ -201,6 +201,21 @@ def test_qv_of_a_latent_cache(flash, torch, device, order, new):
         flash.flash_attn_with_kvcache(q, k.clone(), v, qv=qv, cache_seqlens=lengths)
 
 
+def test_what_qv_and_chunks_refuse(flash, torch, device):
+    q, k, v, qv = (torch.randn(1, 4, 2, d, device=device) for d in (16, 16, 32, 32))
+    e4m3 = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
+    for function in (flash.flash_attn_func, flash.flash_attn_with_kvcache):
+        with pytest.raises(NotImplementedError, match="qv does not support float8_e4m3fn"):
+            function(*e4m3, qv=qv.to(torch.float8_e4m3fn))
+        with pytest.raises(TypeError, match=r"qv must be torch.float32, as q \(got torch.float16\)"):
+            function(q, k, v, qv=qv.half())
+        for size, error in ((-1, ValueError), (2.5, TypeError)):
+            with pytest.raises(
+                error, match=rf"attention_chunk must be 0 \(none\) or a positive integer \(got {size}\)"
+            ):
+                function(q, k, v, attention_chunk=size)
+
+
 def test_fp8_with_scales_of_kv_heads(flash, torch, device):
     def e4m3(x):
         scale = x.abs().amax((1, 3)) / 448

@@ -52,7 +52,18 @@ def _sums(lengths: Tensor) -> Tensor:
 
 def with_qv(q: Tensor, k: Tensor, v: Tensor, qv: Any) -> tuple[Tensor, Tensor]:
     """q k^T + qv v^T as one product."""
-    return (q, k) if qv is None else (torch.cat((q, qv), -1), torch.cat((k, v), -1))
+    if qv is None:
+        return q, k
+    check_qv(q, k, qv)
+    return torch.cat((q, qv), -1), torch.cat((k, v), -1)
+
+
+def check_qv(q: Tensor, k: Tensor, qv: Tensor) -> None:
+    """The factors of q and k are not those of qv and v."""
+    if torch.float8_e4m3fn in (q.dtype, k.dtype, qv.dtype):
+        raise NotImplementedError("qv does not support float8_e4m3fn")
+    if qv.dtype != q.dtype:
+        raise TypeError(f"qv must be {q.dtype}, as q (got {qv.dtype})")
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, **words: Any) -> Any:

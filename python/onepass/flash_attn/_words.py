@@ -10,7 +10,7 @@ import onepass
 from onepass import _onepass
 from onepass._options import keywords
 from onepass._torch_op import _readable
-from onepass._values import window_sides
+from onepass._values import integer, window_sides
 
 
 def words_of(
@@ -40,11 +40,12 @@ def words_of(
 def chunked(size: int, last: Tensor, pad: Any = None) -> dict[str, Any]:
     """Only keys of a row's own chunk are visible; last: each sequence's keys without its rows; pad: hidden keys at its
     start, of which no chunk counts any."""
+    size = integer("attention_chunk", size, 1, 2**31 - 1, "0 (none) or a positive integer")
     row, key, buffers = "(q_index + last[batch])", "k_index", {"last": last}
     if pad is not None:
         row, key = "(q_index + last[batch] - pad[batch])", "(k_index - pad[batch])"
         buffers["pad"] = pad
-    return {"mask_mod": f"{row} >= 0 && {row} / {int(size)} == {key} / {int(size)}", "mod_buffers": buffers}
+    return {"mask_mod": f"{row} >= 0 && {row} / {size} == {key} / {size}", "mod_buffers": buffers}
 
 
 def seeded(
