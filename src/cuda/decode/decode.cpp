@@ -206,7 +206,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, 
                                const std::string& mods) {
   return {"cuda/decode/decode.cuh", "attention_decode",
           text(cuda::features_source(f),
-               cuda::config_line("cuda/decode/decode_config.hpp", "onepass::sm80", "decode::DecodeConfig config", c),
+               cuda::config_line("cuda/decode/decode_config.hpp", "onepass::mma", "decode::DecodeConfig config", c),
                sm80::products_of(f.attention.input)),
           arch, mods};
 }

@@ -79,7 +79,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
 }  // namespace onepass::decode
 
 // -------------------------------------------------------------------------------------------------------------- kernel
-extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, 1)
     attention_decode(const __grid_constant__ onepass::decode::DecodeParams p) {
   using namespace onepass;
   using namespace onepass::decode;

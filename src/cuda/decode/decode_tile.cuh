@@ -5,7 +5,7 @@
 
 namespace onepass::decode {
 
-using namespace sm80;  // tiles in shared memory, copies into them and products of them
+using namespace mma;  // tiles in shared memory, copies into them and products of them
 
 constexpr DecodeLayout kLayout = layout_of(forward_features, config);
 constexpr i32 kRows = config.rows, kBlockM = config.block_m(), kBlockN = config.block_n, kSlots = config.slots;

@@ -4,7 +4,7 @@
 
 #include "cuda/mma/tile.cuh"
 
-namespace onepass::sm80 {
+namespace onepass::mma {
 
 // As copy_chunk, through registers.
 template <bool kWhole>
@@ -120,4 +120,4 @@ struct TileCopy {
   }
 };
 
-}  // namespace onepass::sm80
+}  // namespace onepass::mma

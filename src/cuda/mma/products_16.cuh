@@ -6,7 +6,7 @@
 #include "cuda/mma/mma.cuh"
 #include "cuda/mma/tile.cuh"
 
-namespace onepass::sm80 {
+namespace onepass::mma {
 
 constexpr i32 kStep = 16;          // elements of a dot product in one instruction
 constexpr i32 kGroupColumns = 16;  // of a tile that multiply_columns reads at once: 32 bytes
@@ -95,4 +95,4 @@ DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {
   for (i32 k = 0; k < tokens / 16; ++k) ldmatrix4_transposed(w + 4 * k, from + 16 * k * pitch);
 }
 
-}  // namespace onepass::sm80
+}  // namespace onepass::mma

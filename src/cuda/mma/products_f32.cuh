@@ -19,7 +19,7 @@
 #include "cuda/mma/mma.cuh"
 #include "cuda/mma/tile.cuh"
 
-namespace onepass::sm80 {
+namespace onepass::mma {
 
 constexpr i32 kStep = 8;          // elements of a dot product in one instruction
 constexpr i32 kGroupColumns = 8;  // of a tile that multiply_columns reads at once: 32 bytes
@@ -198,4 +198,4 @@ DEV void load_transposed(Weights<tokens>& w, u32 tile, u32 column) {
   }
 }
 
-}  // namespace onepass::sm80
+}  // namespace onepass::mma

@@ -1,11 +1,12 @@
-// Code that both directions share: rows of tiles in shared memory, and their distribution over warps.
+// Rows of tiles in shared memory, and their distribution over warps, of the kernels on mma.sync (sm80, decode). The
+// source text of such a kernel begins with its `config` in this namespace.
 #pragma once
 #include "cuda/device/shared.cuh"
 
 #include "cuda/mma/elements.cuh"
 #include "cuda/mma/fragment.cuh"
 
-namespace onepass::sm80 {
+namespace onepass::mma {
 
 constexpr i32 kThreads = config.threads(), kRowTiles = config.row_tiles, kWarpRows = 16 * kRowTiles;
 constexpr i32 kElementBytes = bytes_of(features.input);
@@ -46,4 +47,4 @@ DEV void by_itself(const F& f) {
   }
 }
 
-}  // namespace onepass::sm80
+}  // namespace onepass::mma

@@ -5,6 +5,8 @@
 
 namespace onepass::sm80 {
 
+using namespace mma;  // tiles in shared memory, copies into them and products of them
+
 DEV u32 own_part() { return opaque_thread() / 32 % kShare; }              // of the warps that share rows
 DEV u32 own_rows() { return opaque_thread() / 32 / kShare * kWarpRows; }  // this warp's first row within the tile
 

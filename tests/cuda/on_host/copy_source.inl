@@ -14,8 +14,8 @@ namespace onepass {
 constexpr ForwardFeatures forward_features = {
     .attention = {.dim_qk = 64, .dim_v = 64, .input = ScalarType::EMULATED_TYPE}, .output = ScalarType::EMULATED_TYPE};
 constexpr AttentionFeatures features = forward_features.attention;
-namespace sm80 {
-constexpr ForwardConfig config = {
+namespace mma {
+constexpr sm80::ForwardConfig config = {
     .warps = 4, .row_tiles = 1, .share = 1, .block_n = 48, .stages = 1, .blocks = 1, .copy_bytes = EMULATED_COPY_BYTES};
 }
 }  // namespace onepass

@@ -18,7 +18,7 @@ namespace {
 const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                              KERNEL_PROBLEM,
                              &onepass::forward_features,
-                             &onepass::sm80::config,
+                             &onepass::mma::config,
                              onepass::decode::kLayout.total,
                              [](const void* params, unsigned grid) {
                                const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
@@ -26,7 +26,7 @@ const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                                for (unsigned i = 0; i < grid; ++i) {
                                  const unsigned b = backwards ? grid - 1 - i : i;
                                  std::memset(smem, 0xff, sizeof smem);
-                                 run_block(onepass::sm80::kThreads, [&] { attention_decode(p); }, b);
+                                 run_block(onepass::mma::kThreads, [&] { attention_decode(p); }, b);
                                  for (unsigned at = onepass::decode::kLayout.total; at < sizeof smem; ++at)
                                    if (smem[at] != 0xff) fail("a kernel wrote beyond its shared memory");
                                }

@@ -12,15 +12,15 @@ namespace onepass {
 constexpr ForwardFeatures forward_features = {
     .attention = {.dim_qk = PRODUCTS_QK, .dim_v = PRODUCTS_V, .input = ScalarType::f32}, .output = ScalarType::f32};
 constexpr AttentionFeatures features = forward_features.attention;
-namespace sm80 {
-constexpr ForwardConfig config = {.warps = 4,
-                                  .row_tiles = PRODUCTS_ROW_TILES,
-                                  .share = 1,
-                                  .block_n = PRODUCTS_KEYS,
-                                  .stages = 1,
-                                  .blocks = 1,
-                                  .copy_bytes = 16,
-                                  .staged = true};
+namespace mma {
+constexpr sm80::ForwardConfig config = {.warps = 4,
+                                        .row_tiles = PRODUCTS_ROW_TILES,
+                                        .share = 1,
+                                        .block_n = PRODUCTS_KEYS,
+                                        .stages = 1,
+                                        .blocks = 1,
+                                        .copy_bytes = 16,
+                                        .staged = true};
 }
 }  // namespace onepass
 #include "cuda/mma/products_f32.cuh"

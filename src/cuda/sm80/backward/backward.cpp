@@ -172,7 +172,7 @@ cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& s
   return {bias ? "cuda/sm80/backward/bias.cuh" : "cuda/sm80/backward/backward.cuh",
           bias ? "attention_backward_bias" : "attention_backward",
           text(cuda::backward_source(f, shape),
-               cuda::config_line("cuda/sm80/backward/config.hpp", "onepass::sm80", "BackwardConfig config", c),
+               cuda::config_line("cuda/sm80/backward/config.hpp", "onepass::mma", "sm80::BackwardConfig config", c),
                products_of(f.forward.attention.input)),
           arch, mods};
 }

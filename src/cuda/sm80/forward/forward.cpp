@@ -145,7 +145,7 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const ForwardConfig& c,
                                const std::string& mods) {
   return {"cuda/sm80/forward/forward.cuh", "attention_forward",
           text(cuda::features_source(f),
-               cuda::config_line("cuda/sm80/forward/config.hpp", "onepass::sm80", "ForwardConfig config", c),
+               cuda::config_line("cuda/sm80/forward/config.hpp", "onepass::mma", "sm80::ForwardConfig config", c),
                products_of(f.attention.input)),
           arch, mods};
 }
