@@ -79,8 +79,8 @@ ONEPASS_API void attention_backward(const AttentionTensors& tensors, const Atten
 
 // ----------------------------------------------------------------------------------------------------- plan -> run
 // The plan of attention with these tensors and options or, if dout is given, of its backward: shapes, strides,
-// alignments, dtypes, options and (on the CPU) the contents of cu_seqlens, all checked. What memory the tensors share
-// is run's to check. Throws as make_plan() of a line (onepass/plan.hpp).
+// alignments, dtypes, options and (on the CPU) the contents of cu_seqlens, all checked. Outputs share no memory with
+// each other or with an input, as in run(). Throws as make_plan() of a line (onepass/plan.hpp).
 [[nodiscard]] ONEPASS_API Plan make_plan(const AttentionTensors& tensors, const Attention& attention = {},
                                          std::string_view implementation = {}, const Executor* executor = nullptr);
 
