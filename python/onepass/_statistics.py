@@ -93,6 +93,8 @@ def weights(
     batch, rows, keys = call.sizes()
     shape = (batch, call.heads if mean is None else 1, rows, keys)
     _check_bias(given["bias"], (batch, call.heads, rows, keys))
+    if rows == 0 or keys == 0:  # of a cache: a bias has at least one
+        return _arrays.new(call.q, shape if mean is None else (batch, rows, keys), "float32", ordered=False, fill=0)
     given.update(_with_own_bias(given, shape, filled(call.q, (keys,), 0)))
     upstream = filled(call.q, (call.columns(1),), 0)
     dlse = filled(call.lse, tuple(call.lse.shape), 1 if mean is None else 1 / max(call.heads, 1))

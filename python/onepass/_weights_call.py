@@ -44,6 +44,7 @@ class WeightsCall:
         self.packed = _options.is_packed(self.options)
         self.q, self.k, self.lse = q, k, lse
         self.capacity = 0
+        self._rows: int | None = None  # of each sequence beside a cache, where q is not packed
         self._keys: Any = None  # of a cache: the sequence and the token of each key that counts
         if page_table is not None and seqused_k is None:
             raise ValueError("page_table must be given with seqused_k (got None)")
@@ -103,7 +104,9 @@ class WeightsCall:
             known = self.options[name]
             longest = int(np.diff(on_host(lengths)).max(initial=0)) if known is None else _options.bound(name, known)
             most.append(longest)
-        return len(lengths) - 1, most[0], self.capacity if self._keys is not None else most[1]
+        if self._keys is None:
+            return len(lengths) - 1, most[0], most[1]
+        return len(lengths) - 1, most[0] if self._rows is None else self._rows, self.capacity
 
     def backward(self, columns: Any, **words: Any) -> Any:
         """The gradients where V and O are 0 and dO is `columns`, repeated along rows."""
@@ -161,7 +164,7 @@ class WeightsCall:
         q, lse = (self.q, self.lse) if self.tokens_first else (self.q.swapaxes(1, 2), self.lse.swapaxes(1, 2))
         if q.shape[0] != batch:
             raise ValueError(f"q must have the batch {batch} of the cache (got {q.shape[0]})")
-        rows = q.shape[1]
+        self._rows = rows = q.shape[1]
         self.options["cu_seqlens_q"] = like(self.q, (np.arange(batch + 1) * rows).astype(np.int32))
         self.options["max_seqlen_q"] = max(rows, 1)
         self.lse = dense(lse.reshape((batch * rows, self.heads)).swapaxes(0, 1))
