@@ -94,6 +94,7 @@ def cascade(
     *,
     sinks: Any = None,
     return_lse: bool = False,
+    return_max: bool | Literal["head"] = False,
     out: _Array | None = None,
     **options: Any,
 ) -> Any: ...

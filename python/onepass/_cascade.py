@@ -1,13 +1,14 @@
 """Attention to keys in levels: what many sequences share is read once."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _arrays
+from . import _arrays, _options
 from . import _numpy as np
 from ._devices import is_cupy, is_torch
 
-_OF_THE_CALL = ("sinks", "out", "out_dtype", "return_lse", "q")  # of all levels together
+_OF_THE_CALL = ("sinks", "out", "out_dtype", "return_lse", "return_max", "q")  # of all levels together
 
 
 def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: Mapping[str, Any]) -> list[Any]:
@@ -30,8 +31,6 @@ def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: M
             if name in level:
                 raise TypeError(f"levels[{i}] must not have {name!r}, which is cascade's own")
         own = {**options, **level}
-        if own.pop("return_max", False) is not False:
-            raise ValueError("cascade does not support return_max")
         k, v = own.pop("k"), own.pop("v")
         # A level without lengths is one sequence: all rows see all of its keys.
         if own.get("cu_seqlens_q") is None:
@@ -50,6 +49,7 @@ def cascade(
     *,
     sinks: Any = None,
     return_lse: bool = False,
+    return_max: Any = False,
     out: Any = None,
     **options: Any,
 ) -> Any:
@@ -66,6 +66,7 @@ def cascade(
         rows needs none, and the last has ``"causal_bottom_right"`` for rows of several new tokens.
       sinks: as ``attention``; they join once.
       return_lse: True: the result is ``(out, lse)``.
+      return_max: as ``attention``, over the keys of all levels; the maxima come last.
       out: where to write; by default a new array of q's dtype.
       options: arguments of ``attention`` for every level, such as scale, softcap, max_seqlen_q and threads.
 
@@ -77,14 +78,27 @@ def cascade(
     """
     from . import attention, merge
 
+    asked = _options.asks_for_max(return_max)
     parts = []
     for k, v, own in parts_of(q, levels, sinks, options):
         partial = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), "float32", fill=0.0)
-        parts.append(attention(q, k, v, out=partial, return_lse=True, **own))
+        parts.append(attention(q, k, v, out=partial, return_lse=True, return_max=asked, **own))
     if out is None:
         out = _arrays.new(q, tuple(parts[0][0].shape), _arrays.result_dtype(q))
-    joined, lse = merge(*zip(*parts), out=out, threads=options.get("threads"))
-    return (joined, lse) if return_lse else joined
+    outs, lses, *maxima = zip(*parts)
+    found = [*merge(outs, lses, out=out, threads=options.get("threads"))][: 1 + return_lse]
+    found += largest(maxima, return_max)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def largest(maxima: Any, return_max: Any) -> list[Any]:
+    """The row maxima of all levels, [heads, total], or of heads, from those of each."""
+    for of_levels in maxima:
+        most = functools.reduce(lambda a, b: a.maximum(b) if hasattr(a, "maximum") else np.maximum(a, b), of_levels)
+        if return_max == "head":
+            most = _options.of_heads(most, {"cu_seqlens_q": most})
+        return [most]
+    return []
 
 
 def _lengths(q: Any, total: int) -> Any:

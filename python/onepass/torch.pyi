@@ -89,6 +89,7 @@ def cascade(
     *,
     sinks: Tensor | None = None,
     return_lse: bool = False,
+    return_max: bool | Literal["head"] = False,
     **options: Any,
 ) -> Any: ...
 def scaled_dot_product_attention(

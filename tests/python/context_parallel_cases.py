@@ -21,7 +21,6 @@ MASKS = {
     "window": {"causal": True, "window": (11, 0)},
     "both_sides": {"window": (13, 5)},
 }
-NAMES = "out", "lse", "dq", "dk", "dv", "dsinks", "dalibi_slopes", "dbias"
 SIDE = "sinks", "alibi_slopes", "bias"
 
 
@@ -93,6 +92,7 @@ def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), scale=None, sof
     sinks = side["sinks"][None, :, None, None].expand(*s.shape[:3], 1) if "sinks" in side else s[..., :0]
     joined = torch.cat([s, sinks], 3)
     lse = joined.logsumexp(3)
+    most = torch.nn.functional.pad(s, (0, 1), value=-torch.inf).amax(3)
     safe = lse.masked_fill(lse == -torch.inf, 0)
     weights = (s - safe[..., None]).exp()
     if "dropout_p" in o:
@@ -100,7 +100,7 @@ def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), scale=None, sof
     out = weights @ v.repeat_interleave(group, 1)
     loss = (out * dout).sum() + (0 if dlse is None else (safe * dlse).sum())
     grads = torch.autograd.grad(loss, (q, k, v, *side.values()))
-    return named([x.detach() for x in (out, lse, *grads)], side)
+    return named([x.detach() for x in (out, lse, most, *grads)], side)
 
 
 def dropout_factors(p, seed, shape, documents):
@@ -113,7 +113,7 @@ def dropout_factors(p, seed, shape, documents):
 
 
 def named(values, side):
-    return dict(zip(["out", "lse", "dq", "dk", "dv", *(f"d{name}" for name in side)], values))
+    return dict(zip(["out", "lse", "most", "dq", "dk", "dv", *(f"d{name}" for name in side)], values))
 
 
 def one_device(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=None, **o):
@@ -127,13 +127,14 @@ def one_device(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=Non
     if documents:
         cu = torch.tensor(documents, dtype=torch.int32, device=q.device)
         q, k, v = (x[0].transpose(0, 1) for x in leaves)
-        out, lse = onepass.torch.attention(q, k, v, return_lse=True, cu_seqlens_q=cu, cu_seqlens_k=cu, **words)
-        out, lse = out.transpose(0, 1)[None], lse[None]
+        words |= {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        out, lse, most = onepass.torch.attention(q, k, v, return_lse=True, return_max=True, **words)
+        out, lse, most = out.transpose(0, 1)[None], lse[None], most[None]
     else:
-        out, lse = onepass.torch.attention(*leaves, return_lse=True, **words)
+        out, lse, most = onepass.torch.attention(*leaves, return_lse=True, return_max=True, **words)
     loss = (out.float() * dout.float()).sum() + (0 if dlse is None else (lse.masked_fill(lse.isinf(), 0) * dlse).sum())
     loss.backward()
-    found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
+    found = [out, lse, most, *(x.grad for x in leaves), *(x.grad for x in side.values())]
     return named([x.detach().cpu() for x in found], side)
 
 
@@ -166,12 +167,12 @@ def sharded(layout, rank, q, k, v, dout, dlse, **o):
             side[name] = x.requires_grad_()
     if "bool_mask" in o and o["bool_mask"].shape[2] > 1:
         o["bool_mask"] = layout.shard(o["bool_mask"], rank)
-    out, lse = attention(*leaves, layout=layout, return_lse=True, threads=1, **side, **o)
+    out, lse, most = attention(*leaves, layout=layout, return_lse=True, return_max=True, threads=1, **side, **o)
     loss = (out.float() * layout.shard(dout, rank).float()).sum()
     if dlse is not None:
         loss = loss + (lse.masked_fill(lse.isinf(), 0) * layout.shard(dlse, rank)).sum()
     loss.backward()
-    found = [out, lse, *(x.grad for x in leaves), *(x.grad for x in side.values())]
+    found = [out, lse, most, *(x.grad for x in leaves), *(x.grad for x in side.values())]
     return named([x.detach().cpu() for x in found], side)
 
 
@@ -180,7 +181,7 @@ def together(layout, by_rank, length):
 
     def whole(name):
         parts = [mine[name] for mine in by_rank]
-        of_rows = name in ("out", "lse", "dq", "dk", "dv") or (
+        of_rows = name in ("out", "lse", "most", "dq", "dk", "dv") or (
             name == "dbias"
             and parts[0].dim() == 4
             and any(x.shape[2] != 1 or layout.count(r) == 1 for r, x in enumerate(parts))
@@ -291,6 +292,7 @@ def disagreeing(rank, ranks, folder):
         "layout": sentence(lambda: call(layout=Layout.zigzag(8 * ranks, ranks) if last else layout)),
         "mask": sentence(lambda: call(causal=last)),
         "option": sentence(lambda: call(softcap=2.0 if last else 0.0)),
+        "maximum": sentence(lambda: call(return_max="rows")),
         "value": sentence(lambda: call(softcap=-1.0 if last else 1.0)),
         "gradient": sentence(lambda: call(q.clone().requires_grad_() if last else q)),
         "dropout": sentence(lambda: call(dropout_p=0.5, seed=rank)),

@@ -21,6 +21,8 @@ def options():
         "ulysses": {"scheme": "ulysses", "documents": [0, 7, LENGTH], "sinks": sinks},
         "reproducible": {"reproducible": True, "bool_mask": bias > 0},
         "dropout": {"dropout_p": 0.3, "seed": 2**63 + 5},
+        "maxima": {"scheme": "ring", "return_max": True},
+        "maxima of heads": {"scheme": "ulysses", "return_max": "head"},
         "expression": {"score_mod": "score + table[head] * q_index", "mod_buffers": {"table": sinks}},
     }
 
@@ -28,8 +30,8 @@ def options():
 def step(layout, given, q, k, v, side):
     """A step of training: what goes in and out is computed in the same graph."""
     words = {**given, **side, "causal": True, "layout": layout, "return_lse": True}
-    out, lse = attention(2 * q, k, v, **words)
-    return (out * out).sum() + lse.sum()
+    out, lse, *most = attention(2 * q, k, v, **words)
+    return (out * out).sum() + lse.sum() + sum(x.sum() for x in most)
 
 
 def results(function, layout, rank, given):

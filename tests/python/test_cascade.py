@@ -53,16 +53,17 @@ def whole(q, rows, keys, **options):
     for n, (k, v) in zip(rows, keys):
         mine = q[at : at + n].swapaxes(0, 1)[None]
         at += n
-        out, lse = onepass.attention(
+        out, lse, most = onepass.attention(
             mine,
             k.swapaxes(0, 1)[None],
             v.swapaxes(0, 1)[None],
             mask="causal_bottom_right",
             return_lse=True,
+            return_max=True,
             **options,
         )
-        results.append((out[0].swapaxes(0, 1), lse[0]))
-    return np.concatenate([x for x, _ in results]), np.concatenate([x for _, x in results], axis=1)
+        results.append((out[0].swapaxes(0, 1), lse[0], most[0]))
+    return [np.concatenate(x, axis) for x, axis in zip(zip(*results), (0, 1, 1))]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +73,11 @@ def test_levels_are_the_whole_sequences(options):
     rows = (1, 4, 0, 5, 2, 1)
     levels, keys = tree(rows)
     q = numbers(sum(rows), HEADS, DIM)
-    out, lse = onepass.cascade(q, levels, return_lse=True, **options)
-    expected, expected_lse = whole(q, rows, keys, **options)
+    out, lse, most = onepass.cascade(q, levels, return_lse=True, return_max=True, **options)
+    expected, expected_lse, expected_max = whole(q, rows, keys, **options)
+    np.testing.assert_allclose(most, expected_max, rtol=1e-5, atol=1e-6)
+    out, of_heads = onepass.cascade(q, levels, return_max="head", **options)
+    assert np.array_equal(of_heads, most.max(1))
     assert np.abs(out - expected).max() < 2e-6
     assert np.abs(lse - expected_lse).max() < 2e-6
     into = np.empty_like(out)
@@ -102,12 +106,15 @@ def test_refusals(levels, error, sentence):
         onepass.cascade(numbers(3, HEADS, DIM), levels)
 
 
-def test_row_maxima_are_refused():
+def test_row_maxima_are_of_all_levels():
     level = {"k": numbers(4, HEADS_KV, DIM), "v": numbers(4, HEADS_KV, DIM)}
-    for levels, options in ([level], {"return_max": True}), ([level, level | {"return_max": "head"}], {}):
-        with pytest.raises(ValueError, match="cascade does not support return_max"):
-            onepass.cascade(numbers(3, HEADS, DIM), levels, **options)
-    onepass.cascade(numbers(3, HEADS, DIM), [level], return_max=False)
+    with pytest.raises(TypeError, match=r"levels\[1\] must not have 'return_max', which is cascade's own"):
+        onepass.cascade(numbers(3, HEADS, DIM), [level, level | {"return_max": "head"}])
+    with pytest.raises(ValueError, match=r"return_max must be False, True or 'head' \(got 'rows'\)"):
+        onepass.cascade(numbers(3, HEADS, DIM), [level], return_max="rows")
+    assert isinstance(onepass.cascade(numbers(3, HEADS, DIM), [level], return_max=False), np.ndarray)
+    out, most = onepass.cascade(numbers(0, HEADS, DIM), [level], return_max="head")
+    assert out.shape == (0, HEADS, DIM) and (most == -np.inf).all()
 
 
 def test_rows_must_be_packed():
@@ -124,18 +131,21 @@ def test_torch_has_gradients():
     )
     lengths = {"cu_seqlens_q": torch.tensor([0, 2, 6], dtype=torch.int32)}
     lengths["cu_seqlens_k"] = torch.tensor([0, 5, 12], dtype=torch.int32)
-    out = onepass.torch.cascade(q, [{"k": k, "v": v}, {"k": a, "v": b, **lengths, "mask": "causal_bottom_right"}])
+    levels = [{"k": k, "v": v}, {"k": a, "v": b, **lengths, "mask": "causal_bottom_right"}]
+    out, most = onepass.torch.cascade(q, levels, return_max="head")
+    assert not most.requires_grad
     out.square().sum().backward()
     got = [x.grad.clone() for x in (q, k, v, a, b)]
     for x in (q, k, v, a, b):
         x.grad = None
-    total = 0
+    total, largest = 0, []
     for (lo, hi), (first, end) in (((0, 2), (0, 5)), ((2, 6), (5, 12))):
         keys, values = torch.cat([k, a[first:end]]), torch.cat([v, b[first:end]])
-        one = onepass.torch.attention(
-            *(x.transpose(0, 1)[None] for x in (q[lo:hi], keys, values)), mask="causal_bottom_right"
-        )
+        rows = (x.transpose(0, 1)[None] for x in (q[lo:hi], keys, values))
+        one, of_heads = onepass.torch.attention(*rows, mask="causal_bottom_right", return_max="head")
+        largest.append(of_heads)
         total = total + one.square().sum()
     total.backward()
+    torch.testing.assert_close(most, torch.stack(largest).amax(0))
     for mine, x in zip(got, (q, k, v, a, b)):
         assert (mine - x.grad).abs().max() < 2e-5

@@ -11,6 +11,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
 
 import context_parallel_cases as cases  # noqa: E402
+import context_parallel_maxima  # noqa: E402
 import context_parallel_pooled  # noqa: E402
 import onepass.torch  # noqa: E402
 from onepass.context_parallel import Layout, attention  # noqa: E402
@@ -55,7 +56,7 @@ def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
 def test_fp32_errors_are_those_of_one_device(tmp_path):
     """Sums over many results. A ring merges states whose LSE is rounded to fp32: docs/notes/context-parallel.md."""
     found = cases.spawned(context_parallel_pooled.pooled, max(RANKS), tmp_path)
-    assert len(found) == 3 * len(cases.MASKS) * 5
+    assert len(found) == 3 * len(cases.MASKS) * 6
     bounds = {key: 1.08 if key[0] == "ring" and key[2] == "out" else 1.05 for key in found}
     assert not {key: x for key, x in found.items() if x > bounds[key]}
 
@@ -84,6 +85,16 @@ def test_dropout_leaves_the_weights_that_it_leaves_on_one_device(ranks, tmp_path
         assert 0.2 < left.float().mean() < 0.4
 
 
+@pytest.mark.parametrize("ranks", cases.those_that_fit((1, 3, 4)))
+def test_every_rank_gets_the_largest_score_of_each_head(ranks, tmp_path):
+    q, k, v, _ = cases.on_device(*cases.inputs(cases.LENGTH))
+    _, most = onepass.torch.attention(q, k, v, mask="causal_top_left", return_max="head")
+    everybody = cases.spawned(context_parallel_maxima.largest, ranks, tmp_path)
+    assert everybody == [everybody[0]] * ranks
+    for (scheme, length), found in everybody[0].items():
+        assert found == pytest.approx(most.tolist() if length else [-torch.inf] * 4, rel=1e-6), (scheme, length)
+
+
 def test_all_ranks_hear_the_same_sentence(tmp_path):
     everybody = cases.spawned(cases.disagreeing, 3, tmp_path)
     assert everybody == [everybody[0]] * 3
@@ -99,6 +110,7 @@ def test_all_ranks_hear_the_same_sentence(tmp_path):
         "shares=(0, 2, 4, 6)))",
         "mask": "ValueError: mask must be the same on all ranks (rank 0 has (-1, -1, ()), rank 2 has (-1, 0, ()))",
         "option": everybody[0]["option"],
+        "maximum": "ValueError: rank 0: return_max must be False, True or 'head' (got 'rows')",
         "value": "ValueError: rank 2: softcap must be 0 (none) or positive (got -1)",
         "gradient": "ValueError: gradients that are wanted must be the same on all ranks (rank 0 has [False, False, "
         "False, False, False, False], rank 2 has [True, True, True, False, False, False])",

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from . import compiled
-from .call import Side, factors_of, group_of
+from .call import Side, factors_of, group_of, results
 from .layout import Layout
 from .prepare import prepared
 
@@ -13,17 +13,22 @@ from .prepare import prepared
 class _ContextParallel(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scheme: Any, return_lse: bool, mask: Any, factors: Any, q: Any, k: Any, v: Any, *side: Any
+        ctx: Any, scheme: Any, given: Any, mask: Any, factors: Any, q: Any, k: Any, v: Any, *side: Any
     ) -> Any:
-        out, lse, saved = scheme.told(scheme.forward, Side(side, mask, factors=factors, group=group_of(q, k)), q, k, v)
+        return_lse, return_max = given
+        side_of = Side(side, mask, factors=factors, group=group_of(q, k))
+        out, lse, most, saved = scheme.told(scheme.forward, side_of, q, k, v)
+        if most is not None:
+            most = scheme.told(scheme.of_heads, most) if return_max == "head" else most
+            ctx.mark_non_differentiable(most)
         ctx.scheme, ctx.return_lse, ctx.shape = scheme, return_lse, out.shape
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved, mask, *side)
-        return out, lse
+        return out, lse, most
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
+    def backward(ctx: Any, dout: Any, dlse: Any, *_: Any) -> Any:
         *saved, mask, sinks, slopes, bias = ctx.saved_tensors
         side = Side((sinks, slopes, bias), mask, ctx.needs_input_grad[7:])
         # Every rank sends the same tensors, whatever its loss uses.
@@ -64,6 +69,7 @@ def attention(
     reproducible: bool = False,
     head_groups: int = 1,
     return_lse: bool = False,
+    return_max: Any = False,
     threads: int | None = None,
 ) -> Any:
     """Attention of this rank's queries to the keys of all ranks, with gradients. All ranks make the same call.
@@ -92,7 +98,8 @@ def attention(
         draws a seed from PyTorch's CPU generator. The scheme ring needs cuts at multiples of 4 in their document.
 
     Returns:
-      out, of q's dtype (bfloat16 in FP8), and with ``return_lse`` the LSE in float32. Gradients of sinks, slopes and a
+      out, of q's dtype (bfloat16 in FP8), and with ``return_lse`` the LSE in float32. With ``return_max`` the row maxima
+      of this rank's rows come last, or with ``"head"`` the largest of each head over all ranks. Gradients of sinks, slopes and a
       bias are this rank's part of a sum over ranks.
 
     Raises:
@@ -124,11 +131,13 @@ def attention(
         "reproducible": reproducible,
         "head_groups": head_groups,
         "return_lse": return_lse,
+        "return_max": return_max,
         "threads": threads,
     }
     if torch.compiler.is_compiling():
         return compiled.attention(q, k, v, group, given)
     work = prepared(q, k, v, group, given)
     factors = factors_of(given)
-    out, lse = _ContextParallel.apply(work, return_lse, bool_mask, factors, q, k, v, sinks, alibi_slopes, bias)
-    return (out, lse) if return_lse else out
+    asked = return_lse, return_max
+    out, lse, most = _ContextParallel.apply(work, asked, bool_mask, factors, q, k, v, sinks, alibi_slopes, bias)
+    return results((out, lse, most), asked)

@@ -44,6 +44,19 @@ def out_dtype(q: Any) -> Any:
     return torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
 
 
+def results_of(q: Any, v: Any, return_max: bool) -> tuple[Any, Any, Any]:
+    """Memory for out, the LSE and, if wanted, row maxima."""
+    rows = q.shape[:-1]
+    most = q.new_full(rows, -torch.inf, dtype=F32) if return_max else None
+    return q.new_empty(*rows, v.shape[-1], dtype=out_dtype(q)), q.new_empty(rows, dtype=F32), most
+
+
+def results(found: tuple[Any, Any, Any], asked: tuple[Any, Any]) -> Any:
+    """out, or a tuple of it and what is asked for: the LSE, the row maxima."""
+    tensors = found[0], *(x for x, wanted in zip(found[1:], asked) if wanted)
+    return tensors if len(tensors) > 1 else tensors[0]
+
+
 class Side:
     """Tensors that all heads' scores depend on, and this rank's part of their gradients.
 
@@ -103,16 +116,20 @@ class Call(NamedTuple):
 
     options: Options
     first_head: int = 0  # the number of the first head that calls count
+    return_max: bool = False
 
     def _words(self, part: Any, side: Side, h: slice, q: Any) -> dict[str, Any]:
         words = self.options.of(part, q.shape[0], self.first_head + h.start, lambda x: _ints(x, q.device))
         return {**words, **side.of(part, h)}
 
-    def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any) -> Any:
-        """Writes out, and returns the LSE. given: q, k, v."""
+    def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any, most: Any) -> Any:
+        """Writes out, and returns the LSE. given: q, k, v. most: row maxima so far, which grow, or None."""
         q, k, v, out = _laid(part, *given, out)
         words = self._words(part, side, h, q)
-        lse = onepass.attention(q, k, v, out=out, return_lse=True, **words)[1]
+        asked = most is not None
+        _, lse, *found = onepass.attention(q, k, v, out=out, return_lse=True, return_max=asked, **words)
+        if asked:
+            most.copy_(torch.maximum(most, found[0]))
         return lse[None] if part.cu_rows else lse
 
     def backward(self, part: Any, side: Side, h: slice, given: Any, into: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +161,14 @@ class Scheme:
     def saved(self, *tensors: Any) -> Any:
         """The tensors that ``backward`` takes, from this rank's rows of q, k, v, out and lse."""
         return tensors
+
+    def of_heads(self, most: torch.Tensor) -> torch.Tensor:
+        """[heads]: the largest of the row maxima of all ranks."""
+        found = most.new_full(most.shape[1:2], -torch.inf) if not most.numel() else most.amax((0, 2))
+        for ranks in self.groups:
+            of_ranks = ranks.all_to_all([[found]] * ranks.size, [[found.shape]] * ranks.size)()
+            found = torch.stack([x for (x,) in of_ranks]).amax(0)
+        return found
 
     def told(self, function: Any, *given: Any) -> Any:
         """function(*given). The other ranks wait for this one, so they hear of its failure."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from onepass._values import seed_of
 
-from .call import FACTORS, Side, factors_of, group_of, out_dtype
+from .call import F32, FACTORS, Side, factors_of, group_of, results, results_of
 from .prepare import prepared
 
 _WORDS = (
@@ -25,6 +25,7 @@ _WORDS = (
     "reproducible",
     "head_groups",
     "return_lse",
+    "return_max",
     "threads",
 )
 _kept: list[tuple[Any, ...]] = []  # by number
@@ -50,8 +51,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any, given: dict[str, Any]
         seed_of(seed)  # raises; a right seed would become a constant here, and be compiled each time
     seed = 0 if seed is None else seed - 2**64 if seed >= 2**63 else seed  # int64
     side = given["sinks"], given["alibi_slopes"], given["bias"], given["bool_mask"]
-    out, lse = _forward(q, k, v, *side, buffers, number, seed, drawn)
-    return (out, lse) if given["return_lse"] else out
+    out, lse, most = _forward(q, k, v, *side, buffers, number, seed, drawn)
+    return results((out, lse, most.detach()), (given["return_lse"], given["return_max"]))
+
+
+def _word(number: int, word: str) -> Any:
+    return _kept[number][2 + _WORDS.index(word)]
 
 
 def _scheme(inputs: tuple[Any, ...], agree: bool) -> Any:
@@ -75,19 +80,24 @@ _INPUTS = (
 
 
 @torch.library.custom_op(
-    "onepass::context_parallel", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor out, Tensor lse)"
+    "onepass::context_parallel", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor out, Tensor lse, Tensor most)"
 )
-def _forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """most has no elements unless it is asked for."""
     scheme, factors = _scheme(inputs, True)
     q, k, v, sinks, slopes, bias, mask, *_ = inputs
     side = Side((sinks, slopes, bias), mask, factors=factors, group=group_of(q, k))
-    out, lse, _ = scheme.told(scheme.forward, side, q, k, v)
-    return out, lse
+    out, lse, most, _ = scheme.told(scheme.forward, side, q, k, v)
+    if _word(inputs[8], "return_max") == "head":
+        most = scheme.told(scheme.of_heads, most)
+    return out, lse, q.new_empty(0, dtype=F32) if most is None else most
 
 
 @_forward.register_fake
 def _(q: Any, k: Any, v: Any, *others: Any) -> Any:
-    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    asked = _word(others[5], "return_max")
+    shape = q.shape[1:2] if asked == "head" else q.shape[:-1] if asked else (0,)
+    return *results_of(q, v, False)[:2], q.new_empty(shape, dtype=F32)
 
 
 @torch.library.custom_op(
@@ -115,13 +125,13 @@ def _(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, q: Any, k: Any, v: 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, buffers, number, seed, drawn = inputs
-    ctx.number, ctx.seed, ctx.return_lse = number, seed, _kept[number][2 + _WORDS.index("return_lse")]
+    ctx.number, ctx.seed, ctx.return_lse = number, seed, _word(number, "return_lse")
     ctx.buffers = len(buffers)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, drawn, *output, *buffers)
+    ctx.save_for_backward(*tensors, drawn, *output[:2], *buffers)
 
 
-def _gradients(ctx: Any, dout: Any, dlse: Any) -> Any:
+def _gradients(ctx: Any, dout: Any, dlse: Any, _most: Any) -> Any:
     *tensors, drawn, out, lse = ctx.saved_tensors[: len(ctx.saved_tensors) - ctx.buffers]
     buffers = list(ctx.saved_tensors[len(ctx.saved_tensors) - ctx.buffers :])
     # Every rank sends the same tensors, whatever its loss uses.

@@ -6,7 +6,7 @@ import torch
 
 from onepass._ranks.plan import Plan, add_up, head_groups
 
-from .call import F32, Call, Scheme, Side, heads_of, out_dtype, rows_of
+from .call import F32, Call, Scheme, Side, heads_of, results_of, rows_of
 from .ranks import Ranks
 
 
@@ -46,14 +46,14 @@ class Gather(Scheme):
             yield arrive()
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse, most = results_of(q, v, self.call.return_max)
         groups = head_groups(q.shape[1], k.shape[1], self.head_groups)
         for (h, _), (k_all, v_all) in zip(groups, self._coming(k, v, groups)):
             for part in self.plan.gather_parts(self.me):
-                q_part, into = rows_of(part.rows, q[:, h], out[:, h])
+                q_part, *into = rows_of(part.rows, *heads_of(h, q, out, most))
                 keys = rows_of(part.keys, k_all, v_all)
-                lse[:, h, slice(*part.rows)] = self.call.forward(part, side, h, (q_part, *keys), into)
-        return out, lse, (q, k, v, out, lse)
+                lse[:, h, slice(*part.rows)] = self.call.forward(part, side, h, (q_part, *keys), *into)
+        return out, lse, most, (q, k, v, out, lse)
 
     def _leaf(self, parts: Any, side: Side, h: slice, given: Any, keys: Any, dq: Any) -> Any:
         """The gradients of gathered K and V, side by side, by the queries of some calls."""

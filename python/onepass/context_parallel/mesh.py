@@ -9,7 +9,7 @@ import torch
 
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Side, out_dtype
+from .call import F32, Call, Side, results_of
 from .gather import Gather
 from .layout import Layout
 from .ranks import Ranks
@@ -64,12 +64,13 @@ class Mesh(Ulysses):
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
         q, k, v = self._to_heads((q, self.mine), (k, self.read), (v, self.read))
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse, most = results_of(q, v, self.call.return_max)
         for h, kv, first, gather in self._each():
-            out[:, h], lse[:, h], _ = gather.forward(_FromHead(side, first), q[:, h], k[:, kv], v[:, kv])
-        (rows,) = self._to_rows((out, self.mine))
-        (rows_lse,) = self._to_rows((lse, self.mine))
-        return rows, rows_lse, (q, k, v, out, lse)
+            found = gather.forward(_FromHead(side, first), q[:, h], k[:, kv], v[:, kv])
+            for x, y in zip((out, lse, most), found):
+                if x is not None:
+                    x[:, h] = y
+        return *self._home_of(out, lse, most), (q, k, v, out, lse)
 
     def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         (dout,) = self._to_heads((dout, self.mine))

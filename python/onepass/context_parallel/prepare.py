@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 import onepass
+from onepass._options import asks_for_max
 from onepass._ranks.call import Options
 from onepass._ranks.plan import (
     Kind,
@@ -69,7 +70,7 @@ def _facts(tensors: Any, mask: Any, kind: Any, call: Any, chosen: str, given: An
         "layout": kind.layout,
         "scheme": chosen,
         "mask": (kind.left, kind.right, kind.documents),
-        "options": (options, given["reproducible"], given["head_groups"], given["return_lse"]),
+        "options": (options, given["reproducible"], given["head_groups"], given["return_lse"], given["return_max"]),
         "side inputs": [x is not None for x in (*side, mask, *(given[name] for name in FACTORS))],
         "gradients that are wanted": [x is not None and grad and x.requires_grad for x in tensors],
     }
@@ -97,7 +98,8 @@ def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call
         given["deterministic"] or given["reproducible"] or torch.are_deterministic_algorithms_enabled()
     )
     words = {name: given[name] for name in names}
-    call = Call(Options(kind.left, kind.right, words, deterministic, kind.documents))
+    options = Options(kind.left, kind.right, words, deterministic, kind.documents)
+    call = Call(options, return_max=asks_for_max(given["return_max"]))
     _check_side(q, layout, ranks.me, given, chosen)
     _check_factors(q, k, v, given)
     _try(q, k, v, call, given)

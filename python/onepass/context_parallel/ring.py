@@ -7,7 +7,7 @@ import torch
 import onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Scheme, Side, out_dtype, rows_of
+from .call import F32, Call, Scheme, Side, results_of, rows_of
 from .ranks import Ranks
 
 _EVERY_HEAD = slice(0, None)
@@ -67,18 +67,16 @@ class Ring(Scheme):
             message = wait() if wait else None
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
-        out, states = (
-            q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)),
-            States((*q.shape[:-1], v.shape[-1]), q.device),
-        )
+        out, lse, most = results_of(q, v, self.call.return_max)
+        states = States(out.shape, q.device)
         for _, parts, k_s, v_s in self._circulate(k, v):
             for part in parts:
                 into, into_lse = states.place(part.rows)
                 keys = rows_of(part.keys, k_s, v_s)
-                given = q[:, :, slice(*part.rows)], *keys
-                into_lse.copy_(self.call.forward(part, side, _EVERY_HEAD, given, into))
+                q_part, of_rows = rows_of(part.rows, q, most)
+                into_lse.copy_(self.call.forward(part, side, _EVERY_HEAD, (q_part, *keys), into, of_rows))
         lse = states.merged(out)[1]
-        return out, lse, (q, k, v, out, lse)
+        return out, lse, most, (q, k, v, out, lse)
 
     def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         dq, dims, wait = torch.zeros_like(q, dtype=F32), (k.shape[3], v.shape[3]), None

@@ -7,7 +7,7 @@ import torch
 from onepass import _onepass
 from onepass._ranks.plan import Plan
 
-from .call import F32, Call, Scheme, Side, out_dtype, rows_of
+from .call import F32, Call, Scheme, Side, heads_of, results_of, rows_of
 from .ranks import Ranks
 
 _plan = _onepass.context_parallel
@@ -55,15 +55,16 @@ class Ulysses(Scheme):
 
     def forward(self, side: Side, q: Any, k: Any, v: Any) -> Any:
         q, k, v = self._to_heads((q, self.mine), (k, self.read), (v, self.read))
-        out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=out_dtype(q)), q.new_empty(q.shape[:-1], dtype=F32)
+        out, lse, most = results_of(q, v, self.call.return_max)
         for h, kv, of in map(self._heads, self.calls):
             for part in self.plan.whole_parts():
-                q_part, into = rows_of(part.rows, q[:, h], out[:, h])
+                q_part, *into = rows_of(part.rows, *heads_of(h, q, out, most))
                 keys = rows_of(part.keys, k[:, kv], v[:, kv])
-                lse[:, h, slice(*part.rows)] = self.call.forward(part, side, of, (q_part, *keys), into)
-        (rows,) = self._to_rows((out, self.mine))
-        (rows_lse,) = self._to_rows((lse, self.mine))
-        return rows, rows_lse, (q, k, v, out, lse)
+                lse[:, h, slice(*part.rows)] = self.call.forward(part, side, of, (q_part, *keys), *into)
+        return *self._home_of(out, lse, most), (q, k, v, out, lse)
+
+    def _home_of(self, *results: Any) -> Any:
+        return [None if x is None else self._to_rows((x, self.mine))[0] for x in results]
 
     def saved(self, *tensors: Any) -> Any:
         return self._to_heads(*zip(tensors, (self.mine, self.read, self.read, self.mine, self.mine)))
