@@ -143,7 +143,9 @@ class WeightsCall:
         if used.shape != (batch,) or ((used < 0) | (used > self.capacity)).any():
             got = used.tolist()
             raise ValueError(f"seqused_k must be {batch} integers from 0 to the capacity {self.capacity} (got {got})")
-        ends = np.concatenate([[0], np.cumsum(used)])
+        ends = np.concatenate([[0], np.cumsum(used, dtype=np.int64)])
+        if ends[-1] > np.iinfo(np.int32).max:
+            raise ValueError(f"seqused_k must have a sum below 2**31 (got {ends[-1]})")
         sequence = np.repeat(np.arange(batch), used)
         token = np.arange(ends[-1]) - ends[sequence]
         self._keys = at = tuple(like(self.q, x) for x in (sequence, token))

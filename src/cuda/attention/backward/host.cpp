@@ -127,6 +127,9 @@ std::int64_t post_blocks(const BackwardParams& b, const BackwardShape& s) {
   constexpr int kRows = kRowThreads / 32 * 16;  // sixteen of a warp
   return ceil_div(row_blocks(b) * s.block_q, kRows);
 }
+// A call of few keys has one CTA for three marks of sixteen keys. Each CTA reads all marks, so more of them cost a call
+// of 34 us 1.4 % even if its inputs are finite (docs/notes/nonfinite.md).
+constexpr int kKeysOfARepair = 3 * 16;
 unsigned sum_blocks(const BackwardParams& b) { return static_cast<unsigned>(b.heads * b.slope_batch); }
 
 BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Problem>& problem,
@@ -139,7 +142,9 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
       key_tiles(problem->heads_kv * decided.k_blocks),
       early(device.major >= 9),
       places_(workspace_of(*problem, f, s)),
-      repair_blocks_(f.dk || f.dv ? std::min<std::int64_t>(2 * device.multiprocessors, key_tiles * s.block_k / 48) : 0),
+      repair_blocks_(f.dk || f.dv
+                         ? std::min<std::int64_t>(2 * device.multiprocessors, key_tiles * s.block_k / kKeysOfARepair)
+                         : 0),
       mask_(kernels, *problem, kMaskTile, callers, s.mask_fragments) {
   const auto add = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
     return kernels.add(std::tuple{std::string(name), f, s, mods_key(*problem)}, shared_bytes,
