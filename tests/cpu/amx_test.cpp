@@ -1,4 +1,5 @@
 // The AMX backend against the oracle: on emulated tiles everywhere, on the CPU's own where it has them.
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "algebra/numerics.hpp"
+#include "base/text.hpp"
 #include "check/check.hpp"
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/flat_gemm.hpp"
@@ -76,6 +78,27 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b3 h2 d64 bf16 varlen=100,1,255/33,300,255 alibi dropout=0.5 mask=bhqk lse"));
 
 INSTANTIATE_TEST_SUITE_P(
+    Masks, Amx,
+    testing::Values(
+        "fwd b2 h4/2 s70x133 d40 bf16 lse row_max mask_mod={k_index <= q_index + 63 && (k_index + head) % 3 != batch}",
+        "fwd b2 h4/2 s133 d40/48 bf16 causal_bottom_right lse mask_mod={doc(batch, q_index) == doc(batch, k_index) || "
+        "seen[k_index]} buffer=doc:int32:2x133 buffer=seen:bool:133",
+        "fwd b2 h6/2 s65x140 d48/80 bf16 out=fp32 causal_bottom_right window=90:-1 softcap=20 bias=fp16:bhqk mask=b1qk "
+        "alibi sinks dropout=0.25 seed=7 layout=bshd lse row_max mask_mod={((q_index ^ k_index) & 5) != 0}",
+        "fwd h2 s40x3000 d64 bf16 lse mask_mod={k_index < 64 || k_index % 16 == q_index % 16 || k_index >= 2990}",
+        "fwd h4/2 s300x700 d32 bf16 lse mask_mod={q_index / 64 == k_index / 64 && q_index != 7} sinks",
+        "fwd h2 s200x600 d64 bf16 lse mask_mod={k_index / 32 % 4 != 1 && sin(1.0f * (k_index + q_index)) < 0.5f}",
+        "fwd h4/1 d64 bf16 varlen=300,1,0,200/400,7,5,600 lse mask_mod={k_index < 96 || q_index - k_index < 64}",
+        "fwd b2 h4/2 s70x3000 d64 bf16 batch_invariant lse mask_mod={k_index / 500 % 3 != 1 && k_index < q_index * 60}",
+        "fwd b2 h4/2 s3x5000 d64 bf16 batch_invariant lse row_max sinks mask_mod={k_index / 500 % 3 != 1 && k_index > "
+        "q_index * 1500 && q_index != 1}",
+        "fwd b2 h2 s5x5000 d64 bf16 batch_invariant lse mask_mod={false}",
+        "fwd b2 h4/2 s65x203 d64 fp8_e4m3 q_descale=bh1 lse mask_mod={k_index < q_index * 2}",
+        "fwd b2 h4/2 s200x600 d40/48 bf16 lse block_mask=b1qk mask_tile_q=64 mask_tile_k=96 sinks",
+        "fwd b2 h2 s300x400 d64 bf16 lse block_mask=1h1k mask_mod={doc(0, q_index) == doc(0, k_index)} "
+        "buffer=doc:int32:1x400"));
+
+INSTANTIATE_TEST_SUITE_P(
     E4m3, Amx,
     testing::Values("fwd b2 h4/2 s65x203 d64 fp8_e4m3 q_descale=bh1 k_descale=bh1 v_descale=1h1 lse",
                     "fwd b1 h4/2 s140x300 d72/40 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn "
@@ -139,6 +162,52 @@ TEST(AmxOverflow, OfSumsLeavesFiniteResults) {
     inputs.changed();
     const check::Verdict verdict = check::check(backend, inputs);
     EXPECT_TRUE(verdict.right) << backend.name << ": " << verdict.sentence;
+  }
+}
+
+TEST(AmxOverflow, IsFoundUnderAMaskMod) {
+  for (const Implementation& backend : backends()) {
+    check::Inputs inputs = check::make_inputs(
+        parse_problem("fwd b1 h2 s70x1000 d40 bf16 lse mask_mod={k_index % 300 < q_index && k_index != 700}"));
+    for (std::int64_t key = 0; key < 1000; ++key)
+      for (std::int64_t d = 0; d < 40; ++d)
+        test::set(inputs.tensors.v, 1, key, d, key == 700 || key % 300 >= 69 ? NAN : 3e38f);
+    inputs.changed();
+    const check::Verdict verdict = check::check(backend, inputs);
+    EXPECT_TRUE(verdict.accepted && verdict.right) << backend.name << ": " << verdict.sentence;
+  }
+}
+
+// With batch_invariant, whatever the rows beside it see.
+TEST(AmxMaskMod, LeavesARowItsBits) {
+  const auto line = [](std::int64_t rows) {
+    return text("fwd b1 h2 s", rows, "x5000 d64 bf16 batch_invariant lse mask_mod={(k_index / 40 + off[q_index]) % 7 ",
+                "< 2} buffer=off:int32:", rows);
+  };
+  for (const Implementation& backend : backends()) {
+    check::Inputs all = check::make_inputs(parse_problem(line(150)));
+    std::vector<std::int32_t> off(150);
+    for (std::size_t i = 0; i < off.size(); ++i) off[i] = static_cast<std::int32_t>(i * i % 11);
+    all.tensors.mod_buffers[0].tensor = ConstTensor(off.data(), DType::i32, {150});
+    ASSERT_TRUE(check::run_on(backend, all, serial_executor()));
+    const auto bits = [](const Tensor& out, std::int64_t head, std::int64_t row) {
+      const auto* const x = static_cast<const std::uint16_t*>(out.data) + head * out.stride[1] + row * out.stride[2];
+      return std::vector<std::uint16_t>(x, x + 64);
+    };
+    for (const auto& [first, rows] : {std::pair<std::int64_t, std::int64_t>{7, 1}, {33, 3}, {50, 90}}) {
+      check::Inputs some = check::make_inputs(parse_problem(line(rows)));
+      some.tensors.k = all.tensors.k, some.tensors.v = all.tensors.v;
+      some.tensors.mod_buffers[0].tensor = ConstTensor(off.data() + first, DType::i32, {rows});
+      for (std::int64_t head = 0; head < 2; ++head)
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t d = 0; d < 64; ++d)
+            test::set(some.tensors.q, head, r, d,
+                      load_element(all.tensors.q.data, DType::bf16, row_offset(all.tensors.q, 0, head, first + r) + d));
+      ASSERT_TRUE(check::run_on(backend, some, serial_executor()));
+      for (std::int64_t head = 0; head < 2; ++head)
+        for (std::int64_t r = 0; r < rows; ++r)
+          EXPECT_EQ(bits(some.tensors.out, head, r), bits(all.tensors.out, head, first + r)) << backend.name << r;
+    }
   }
 }
 
@@ -212,6 +281,8 @@ TEST(AmxRefuses, InASentence) {
   EXPECT_EQ(cpu::amx::refuses_gemm(parse_problem("flat_gemm m4 n8 k8 bf16 x_strides=1,4")),
             "requires x and w with unit stride in their last dimension");
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16")), "");
+  EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16 mask_mod={true}")), "");
+  EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 bf16 score_mod={score}")), "does not support score_mod");
   EXPECT_NE(cpu::amx::refuses(parse_problem("fwd b1 h1 s8 d64 fp16")).find("fp16"), std::string::npos);
   EXPECT_EQ(cpu::amx::refuses(parse_problem("fwd b1 h1 s8x99999999 d64 bf16")),
             "seq_k must be at most 33554432 (got 99999999): the packed K and V take at most 8 GiB");

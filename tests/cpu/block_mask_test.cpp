@@ -71,16 +71,16 @@ TEST(BlockMask, WhatIsHiddenMayBeNaN) {
   }
 }
 
-// A copy of K or V [1, 1, tokens, 64] in fp32, of which tokens [lo, hi) cannot be read: pages have 16 of them.
+// A copy of K or V [1, 1, tokens, 64], of which tokens [lo, hi) cannot be read: pages have 16 in fp32, 32 in bf16.
 class PartlyUnreadable {
  public:
   PartlyUnreadable(const ConstTensor& t, std::size_t lo, std::size_t hi)
-      : bytes_(static_cast<std::size_t>(t.shape[2]) * kToken),
+      : bytes_(static_cast<std::size_t>(t.shape[2]) * token_bytes(t)),
         at_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
         tensor_(t) {
     std::memcpy(at_, t.data, bytes_);
     tensor_.data = at_;
-    mprotect(static_cast<std::byte*>(at_) + lo * kToken, (hi - lo) * kToken, PROT_NONE);
+    mprotect(static_cast<std::byte*>(at_) + lo * token_bytes(t), (hi - lo) * token_bytes(t), PROT_NONE);
   }
   PartlyUnreadable(const PartlyUnreadable&) = delete;
   PartlyUnreadable& operator=(const PartlyUnreadable&) = delete;
@@ -88,7 +88,7 @@ class PartlyUnreadable {
   const ConstTensor& tensor() const { return tensor_; }
 
  private:
-  static constexpr std::size_t kToken = 64 * sizeof(float);
+  static std::size_t token_bytes(const ConstTensor& t) { return 64 * size_of(t.dtype); }
   const std::size_t bytes_;
   void* const at_;
   ConstTensor tensor_;
@@ -98,8 +98,8 @@ class PartlyUnreadable {
 TEST(BlockMask, NoChunkThatAllRowsHideIsRead) {
   int runs = 0;
   for (const char* const mask : {"mask_mod={k_index < 576 || k_index >= 3072}", "block_mask=111k mask_tile_k=96"}) {
-    for (const char* const more : {"", " batch_invariant", " unified_max=0"}) {
-      for (const int rows : {1, 4, 300}) {
+    for (const char* const more : {"", " batch_invariant", " unified_max=0", " bf16", " bf16 batch_invariant"}) {
+      for (const int rows : {1, 4, 100, 300}) {
         Inputs inputs = make_inputs(parse_problem(text("s", rows, "x4096 d64 lse ", mask, more)), 2);
         std::array<std::int32_t, 43> states{};
         std::fill_n(states.begin(), 6, 1), std::fill(states.begin() + 32, states.end(), 2);
@@ -107,18 +107,19 @@ TEST(BlockMask, NoChunkThatAllRowsHideIsRead) {
         const ConstTensor k = inputs.tensors.k, v = inputs.tensors.v;
         for (const ConstTensor& t : {inputs.tensors.q, k, v})  // what the drawn tiles hide is NaN
           for (std::int64_t i = 0; i < t.elements(); ++i)
-            Inputs::writable<float>(t)[i] = static_cast<float>(i % 101) / 50 - 1;
-        const PartlyUnreadable some_k(k, 576, 3072), some_v(v, 576, 3072);
+            store_element(Inputs::writable<void>(t), t.dtype, i, static_cast<float>(i % 101) / 50 - 1);
         for (const Implementation* row : plan::implementations(kForward)) {
           const std::string_view name = row->name;
-          if (!name.starts_with("cpu.decode") && !name.starts_with("cpu.flash")) continue;
+          const bool tiles = name.starts_with("cpu.amx");  // packs 128 keys at once
+          if (!name.starts_with("cpu.decode") && !name.starts_with("cpu.flash") && !tiles) continue;
+          const PartlyUnreadable some_k(k, tiles ? 640 : 576, 3072), some_v(v, tiles ? 640 : 576, 3072);
           inputs.tensors.k = k, inputs.tensors.v = v;
           if (!run_on(*row, inputs, serial_executor())) continue;
           const auto out = [&] {
-            const auto* const x = static_cast<const float*>(inputs.tensors.out.data);
-            return std::vector<float>(x, x + rows * 64);
+            const auto* const x = static_cast<const std::byte*>(inputs.tensors.out.data);
+            return std::vector<std::byte>(x, x + std::size_t(rows) * 64 * size_of(inputs.tensors.out.dtype));
           };
-          const std::vector<float> all = out();
+          const std::vector<std::byte> all = out();
           inputs.tensors.k = some_k.tensor(), inputs.tensors.v = some_v.tensor();
           ASSERT_TRUE(run_on(*row, inputs, serial_executor()));
           EXPECT_EQ(out(), all) << row->name << more;

@@ -13,6 +13,7 @@
 #include "cpu/amx/e4m3.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/queries.hpp"
 #include "problem/attention/arguments.hpp"
@@ -54,6 +55,7 @@ struct Shape {
   }
   std::int64_t key_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_qk; }
   std::int64_t value_elements(std::int64_t keys) const { return round_up(keys, kGroup) * depth_v; }
+  std::int64_t groups(const Problem& p) const { return ceil_div(p.seq_k, kGroup) + 1; }  // of a row block
   std::int64_t flags(std::int64_t keys) const { return round_up(keys, kGroup) / kGroup * flag_words(depth_v); }
   std::size_t bytes(std::int64_t keys) const {
     return static_cast<std::size_t>(key_elements(keys) + value_elements(keys)) * 2;
@@ -98,7 +100,9 @@ Books book(Workspace& w, const Problem& p, const Shape& shape, int workers) {
                     w.take<float>(kBlocks * shape.depth_v * kRows),
                     {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)},
                     w.take<std::uint32_t>(kBlocks * shape.depth_v),
-                    p.batch_invariant ? w.take<float>(kBlocks * shape.depth_v * kRows) : nullptr};
+                    p.batch_invariant ? w.take<float>(kBlocks * shape.depth_v * kRows) : nullptr,
+                    p.mask_mod.empty() ? nullptr : w.take<Tile>(kBlocks * shape.groups(p)),
+                    book_mods(w, p)};
     if (books.scratch) books.scratch[i] = s;
   }
   return books;
@@ -111,6 +115,7 @@ struct Run {
   const Shape shape;
   const Books books;
   const ScoreParams params;
+  const MaskBounds* mask;  // null: no mask_mod
   const OfQueries& queries;
   Executor& executor;
   const int blocks_per_task = of_call();
@@ -161,10 +166,19 @@ struct Run {
   }
 
   void pack(const Head& head, std::int64_t from) const {
-    const std::int64_t keys = std::min(kPackKeys, head.seq.seq_k - from);
-    pack_keys(kernels, p, a, head.seq, head.head, from, keys,
-              {head.k + from * shape.depth_qk, head.v + from * shape.depth_v,
-               head.flags + from / kGroup * flag_words(shape.depth_v)});
+    const std::int64_t end = std::min(from + kPackKeys, head.seq.seq_k);
+    for (std::int64_t key = from, next; key < end; key = next) {
+      next = mask ? std::min(key + kKeys, end) : end;
+      if (mask && hides_all(head, key, next)) continue;
+      pack_keys(kernels, p, a, head.seq, head.head, key, next - key,
+                {head.k + key * shape.depth_qk, head.v + key * shape.depth_v,
+                 head.flags + key / kGroup * flag_words(shape.depth_v)});
+    }
+  }
+  // True if no row sees any of the keys [lo, hi).
+  bool hides_all(const Head& head, std::int64_t lo, std::int64_t hi) const {
+    const std::int64_t first = head.head * shape.group, last = first + shape.group - 1;
+    return mask->classify({head.batch, head.batch, first, last, 0, head.seq.seq_q - 1, lo, hi - 1}) == Tile::skip;
   }
 
   void attend(const Head& head, std::int64_t first_row, const Scratch& scratch) const {
@@ -174,8 +188,9 @@ struct Run {
     task.v = head.v;
     task.flags = head.flags;
     for (; task.blocks < blocks_per_task && first_row + task.blocks * kRows < rows; ++task.blocks) {
-      scratch.blocks[task.blocks] =
-          row_block(p, a, params, head.seq, head.batch, head.head, first_row + task.blocks * kRows);
+      const std::int64_t row = first_row + task.blocks * kRows;
+      RowBlock& block = scratch.blocks[task.blocks] = row_block(p, a, params, head.seq, head.batch, head.head, row);
+      if (mask) look_at_mask(p, *mask, head.seq, head.head, row, block, scratch.shown + task.blocks * shape.groups(p));
     }
     {
       const FlushToZero mode;  // as the tiles do anyway
@@ -189,7 +204,7 @@ struct Run {
 
 std::string refuses(const Problem& p) {
   if (std::string why = why_elsewhere(p); !why.empty()) return why;
-  if (!p.score_mod.empty() || !p.mask_mod.empty()) return "does not support score_mod and mask_mod";
+  if (!p.score_mod.empty()) return "does not support score_mod";
   if (p.drafts > 0) return "does not support tree";
   if (p.key_dtype() == DType::f8e4m3) {
     if (p.batch_invariant) return "does not support batch_invariant with fp8_e4m3";
@@ -209,7 +224,7 @@ namespace {
 class State final : public PlanState, public OfQueries {
  public:
   State(const Request& request, const Kernels& kernels)
-      : PlanState(request.problem), kernels_(kernels), shape_(*problem) {
+      : PlanState(request.problem), kernels_(kernels), shape_(*problem), mods_(request.mods) {
     Workspace count;
     book(count, *problem, shape_, request.workers);
     workspace_bytes = count.bytes();
@@ -220,9 +235,16 @@ class State final : public PlanState, public OfQueries {
   }
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace memory(workspace);
-    Run run{
-        kernels_, *problem, a, shape_, book(memory, *problem, shape_, executor.workers()), score_params(*problem, a),
-        *this,    executor};
+    const std::optional<MaskBounds> mask = mask_bounds_of(*problem, a, *mods_);
+    Run run{kernels_,
+            *problem,
+            a,
+            shape_,
+            book(memory, *problem, shape_, executor.workers()),
+            score_params(*problem, a, mods_.get()),
+            mask ? &*mask : nullptr,
+            *this,
+            executor};
     for (std::int64_t first = 0, end; first < shape_.heads; first = end) {
       end = shape_.wave_end(*problem, a, first);
       run.wave(first, end);
@@ -238,6 +260,7 @@ class State final : public PlanState, public OfQueries {
 
   const Kernels kernels_;
   const Shape shape_;
+  const std::shared_ptr<const Mods> mods_;
 };
 
 }  // namespace

@@ -1,14 +1,18 @@
 #include "cpu/amx/fallback.hpp"
 
+#include <algorithm>
+
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox.hpp"
+#include "expression/scalar.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "problem/attention/score.hpp"
 
 namespace onepass::cpu::amx {
 
-void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
-                  std::int64_t batch, std::int64_t head, std::int64_t row) {
+void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq, std::int64_t head,
+                  std::int64_t row, const ExprMemory<float>& mods) {
+  const std::int64_t batch = seq.batch;
   const HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
   const KeyValueView k(a.k, seq, a.k_descale), v(a.v, seq);
   const std::int64_t q = row_offset(a.q, seq.batch, head, seq.q_begin + row), kv_head = head / p.group();
@@ -22,7 +26,20 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
   RowState<double> state;
   double o[kLargestDim] = {};
   const Range keys = scores.band.keys_of(row);
+  float seen[kExprBlock];  // by the mask_mod: of kExprBlock keys at a time
+  const auto look_at = [&](std::int64_t key) {
+    const auto of_head = static_cast<std::int32_t>(head), of_row = static_cast<std::int32_t>(row);
+    const std::int64_t count = std::min<std::int64_t>(kExprBlock, keys.hi - key);
+    std::fill_n(seen, count, 1.0f);
+    ExprRun<float, ScalarFunctions>(params.mods->mask, a.mod_buffers, mods)
+        .hide({seen, 1, 1, count, static_cast<std::int32_t>(batch), key, &of_head, &of_row}, 0.0f);
+  };
   for (std::int64_t key = keys.lo; key < keys.hi; ++key) {
+    if (params.mods) {
+      const std::int64_t at = (key - keys.lo) % kExprBlock;
+      if (at == 0) look_at(key);
+      if (seen[at] == 0) continue;
+    }
     const double s = scores.score(dot(key), row, key).value * kLog2e;
     if (s == Arith<double>::neg_inf()) continue;  // its value never enters, be it NaN
     const Rescale<double> step = advance(state, s);

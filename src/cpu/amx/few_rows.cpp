@@ -10,13 +10,15 @@
 #include "cpu/amx/amx.hpp"
 #include "cpu/amx/rows.hpp"
 #include "cpu/common/flush_to_zero.hpp"
+#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/queries.hpp"
 #include "problem/attention/arguments.hpp"
 
 namespace onepass::cpu::amx {
 namespace {
 
-constexpr std::int64_t kFewBlocks = 2;   // row blocks of a head
+constexpr std::int64_t kFewBlocks = 2;  // row blocks of a head
+constexpr std::int64_t kSplitGroups = kJoinKeys / kGroup;
 constexpr std::int64_t kManyHeads = 64;  // K/V heads of all sequences: a task then computes all splits of one
 
 struct Shape {
@@ -39,7 +41,7 @@ struct Books {
   Scratch* scratch;
 };
 
-Books book(Workspace& w, const Shape& s, int workers) {
+Books book(Workspace& w, const Problem& p, const Shape& s, int workers) {
   const std::int64_t states = (s.apart ? s.heads : workers) * s.states(), rows = s.blocks * kRows;
   Books books{w.take<SplitState>(states), w.take<PackedKeys>(workers), w.take<Scratch>(workers)};
   for (std::int64_t i = 0; i < states; ++i) {
@@ -60,7 +62,9 @@ Books book(Workspace& w, const Shape& s, int workers) {
                           w.take<float>(s.depth_v * rows),
                           {w.take<float>(kKeys * kRows), w.take<float>(kKeys * kRows)},
                           w.take<std::uint32_t>(s.blocks * s.depth_v),
-                          w.take<float>(s.depth_v * rows)};
+                          w.take<float>(s.depth_v * rows),
+                          p.mask_mod.empty() ? nullptr : w.take<Tile>(s.blocks * kSplitGroups),
+                          book_mods(w, p)};
     if (books.packed) books.packed[i] = packed, books.scratch[i] = scratch;
   }
   return books;
@@ -73,6 +77,7 @@ struct Run {
   const Shape shape;
   const Books books;
   const ScoreParams params;
+  const MaskBounds* mask;  // null: no mask_mod
   const OfQueries& queries;
 
   // The states of a head's rows over one split.
@@ -88,6 +93,7 @@ struct Run {
     for (int b = 0; b < task.blocks; ++b) {
       RowBlock& block = scratch.blocks[b] = row_block(p, a, params, seq, seq.batch, task.kv_head, b * kRows);
       block.first = std::max(block.first, lo), block.last = std::min(block.last, hi);
+      if (mask) look_at_mask(p, *mask, seq, task.kv_head, b * kRows, block, scratch.shown + b * kSplitGroups);
       if (block.first < block.last) first = std::min(first, block.first), last = std::max(last, block.last);
       to[b] = states[b * shape.splits + split];
       to[b].seen = false;
@@ -95,13 +101,34 @@ struct Run {
     if (first < last) {
       const PackedKeys& packed = books.packed[worker];
       task.first_key = first / kGroup * kGroup;
-      pack_keys(kernels, p, a, seq, task.kv_head, task.first_key, last - task.first_key, packed);
+      pack(task, seq, last, packed);
       task.k = packed.k, task.v = packed.v, task.flags = packed.flags;
       task.splits = to;
       const FlushToZero mode;
       kernels.attend(task);
     }
     for (int b = 0; b < task.blocks; ++b) states[b * shape.splits + split] = to[b];
+  }
+
+  // The keys [task.first_key, last), but no block of a unit's keys that no row sees.
+  void pack(const AttendTask& task, const Sequence& seq, std::int64_t last, const PackedKeys& to) const {
+    for (std::int64_t key = task.first_key, next; key < last; key = next) {
+      next = mask ? std::min(key / kKeys * kKeys + kKeys, last) : last;
+      if (mask && !shows_any(task, key, next)) continue;
+      const std::int64_t at = key - task.first_key;
+      pack_keys(
+          kernels, p, a, seq, task.kv_head, key, next - key,
+          {to.k + at * shape.depth_qk, to.v + at * shape.depth_v, to.flags + at / kGroup * flag_words(shape.depth_v)});
+    }
+  }
+
+  static bool shows_any(const AttendTask& task, std::int64_t lo, std::int64_t hi) {
+    for (int b = 0; b < task.blocks; ++b) {
+      const RowBlock& block = task.scratch.blocks[b];
+      for (std::int64_t key = std::max(lo, block.first); key < std::min(hi, block.last); key += kGroup - key % kGroup)
+        if (block.shown[(key - block.shown_from) / kGroup] != Tile::skip) return true;
+    }
+    return false;
   }
 
   void finish(std::int64_t h, std::int64_t b, const SplitState* states, int worker) const {
@@ -121,9 +148,9 @@ struct Run {
 class State final : public PlanState, public OfQueries {
  public:
   State(const Request& request, const Kernels& kernels)
-      : PlanState(request.problem), kernels_(kernels), shape_(*problem) {
+      : PlanState(request.problem), kernels_(kernels), shape_(*problem), mods_(request.mods) {
     Workspace count;
-    book(count, shape_, request.workers);
+    book(count, *problem, shape_, request.workers);
     workspace_bytes = count.bytes();
   }
   std::string describe() const override {
@@ -133,7 +160,14 @@ class State final : public PlanState, public OfQueries {
   }
   void run(const Tensors& a, void* workspace, Executor& executor, void*) const override {
     Workspace memory(workspace);
-    const Run run{kernels_, *problem, a, shape_, book(memory, shape_, executor.workers()), score_params(*problem, a),
+    const std::optional<MaskBounds> mask = mask_bounds_of(*problem, a, *mods_);
+    const Run run{kernels_,
+                  *problem,
+                  a,
+                  shape_,
+                  book(memory, *problem, shape_, executor.workers()),
+                  score_params(*problem, a, mods_.get()),
+                  mask ? &*mask : nullptr,
                   *this};
     const auto states = [&](std::int64_t owner) { return run.books.states + owner * shape_.states(); };
     if (!shape_.apart) {
@@ -154,6 +188,7 @@ class State final : public PlanState, public OfQueries {
  private:
   const Kernels kernels_;
   const Shape shape_;
+  const std::shared_ptr<const Mods> mods_;
 };
 
 }  // namespace

@@ -66,11 +66,35 @@ RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params
   return block;
 }
 
+void look_at_mask(const Problem& p, const MaskBounds& mask, const Sequence& seq, std::int64_t kv_head,
+                  std::int64_t first_row, RowBlock& block, Tile* shown) {
+  if (block.first >= block.last) return;
+  const std::int64_t group = p.group(), head = kv_head * group, from = block.first / kGroup * kGroup,
+                     row = first_row / group, last_row = (first_row + block.rows - 1) / group;
+  mask.classify_tiles({seq.batch, seq.batch, head, head + group - 1, row, last_row, from, block.last - 1},
+                      last_row - row + 1, kGroup, shown, 0);
+  block.shown = shown;
+  block.shown_from = from;
+  const std::int64_t groups = ceil_div(block.last - from, kGroup);
+  std::int64_t lo = 0, hi = groups;
+  while (lo < groups && shown[lo] == Tile::skip) ++lo;
+  while (hi > lo && shown[hi - 1] == Tile::skip) --hi;
+  block.first = lo < hi ? std::max(block.first, from + lo * kGroup) : 0;
+  block.last = lo < hi ? std::min(block.last, from + hi * kGroup) : 0;
+}
+
+ExprMemory<float> book_mods(Workspace& w, const Problem& p) {
+  if (p.mask_mod.empty()) return {};
+  constexpr std::int64_t kValues = std::int64_t{Expression::kMaxSteps} * kExprBlock;
+  return {w.take<float>(kValues), w.take<std::int32_t>(kValues)};
+}
+
 AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
                        std::int64_t kv_head, const Scratch& scratch) {
   AttendTask task{};
   task.params = &params;
-  task.unit = score_unit_of(p);
+  task.mod_buffers = a.mod_buffers;
+  task.unit = score_unit_of(p, true);
   task.negate_q = params.scale < 0;
   task.sinks = p.sinks;
   task.row_max = p.want_row_max;
@@ -139,7 +163,7 @@ void finish_rows(const Problem& p, const Tensors& a, const ScoreParams& params, 
     for (int r = 0; r < kRows; ++r) {
       if (!(task.not_finite[b] >> r & 1)) continue;
       const RowBlock& block = task.scratch.blocks[b];
-      fallback_row(p, a, params, seq, seq.batch, block.head[r], block.token[r]);
+      fallback_row(p, a, params, seq, block.head[r], block.token[r], task.scratch.mods);
     }
   }
 }

@@ -1,9 +1,12 @@
 // The interface between the host half of the AMX backend and its tile half: plain data.
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "algebra/ceil_div.hpp"
+#include "algebra/mask.hpp"
 #include "cpu/common/score_unit.hpp"
+#include "expression/expression.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "problem/attention/score.hpp"
 
@@ -49,7 +52,9 @@ struct RowBlock {
   std::int64_t position[kRows];        // on the key axis, for ALiBi
   float slope[kRows], sink[kRows];
   float factor[kRows];                      // of the row's products: AttendTask::scaled
-  std::uint32_t token[kRows], head[kRows];  // coordinates of the dropout mask
+  std::uint32_t token[kRows], head[kRows];  // coordinates of the dropout mask and a mask_mod
+  const Tile* shown;                        // the groups of kGroup keys under a mask_mod; null: there is none
+  std::int64_t shown_from;                  // the key at shown, a multiple of kGroup
 };
 
 // Memory of one worker, for `kBlocks` row blocks. The 32 query rows of a block are kept as two halves of 16, each a
@@ -61,6 +66,8 @@ struct Scratch {
   float* scores[2];     // [2][kKeys][16]; weights take the place of the scores they come from
   std::uint32_t* lost;  // [kBlocks][depth_v]; bit r: row r sees a value that is not finite
   float* joined;        // as o: of the splits that are joined already
+  Tile* shown;          // [kBlocks][groups of kGroup keys]
+  ExprMemory<float> mods;
 };
 
 // The states of a row block over a split of its keys, for another task to join.
@@ -74,6 +81,7 @@ struct SplitState {
 
 struct AttendTask {
   const ScoreParams* params;
+  std::span<const NamedTensor> mod_buffers;
   ScoreUnit unit;  // of the scores that the softmax finds
   Scratch scratch;
   int blocks;  // row blocks in scratch.blocks

@@ -15,10 +15,12 @@ struct ScoreUnit {
   float to_log2 = static_cast<float>(kLog2e), to_natural = 1.0f;
 };
 
-// A scale that vanishes in fp32 is multiplied out: a masked score, -inf, times 0 would be NaN.
-inline ScoreUnit score_unit_of(const Problem& p) {
+// A scale that vanishes in fp32 is multiplied out: a masked score, -inf, times 0 would be NaN. hides_products: a kernel
+// applies a mask_mod to products, too.
+inline ScoreUnit score_unit_of(const Problem& p, bool hides_products = false) {
   const double scale = std::abs(p.effective_scale());
-  const bool changed = p.softcap > 0 || p.bias || p.bool_mask || p.alibi || !p.score_mod.empty() || !p.mask_mod.empty();
+  const bool changed = p.softcap > 0 || p.bias || p.bool_mask || p.alibi || !p.score_mod.empty() ||
+                       (!p.mask_mod.empty() && !hides_products);
   if (changed || scale < double{std::numeric_limits<float>::min()}) return {};
   return {true, static_cast<float>(scale * kLog2e), static_cast<float>(scale)};
 }

@@ -77,6 +77,7 @@ class Attend : RowBlocks {
     }
     if (!has_joined_state_[0]) joined_[0].clear();
     state_[0] = joined_[0];
+    if (!has_joined_[0]) __builtin_memset(joined_of(0), 0, static_cast<std::size_t>(depth_v_) * kRows * 4);
     epilogue(0, joined_of(0));
   }
 
@@ -138,6 +139,7 @@ class Attend : RowBlocks {
     const RowBlock& block = t_.scratch.blocks[u.block];
     if (t_.scaled) scale_products(block, t_.key_factors.at(t_.kv_head, u.key), u.keys, s);
     if (!t_.unit.products) apply_chain(*t_.params, block, u.key, u.keys, t_.seq_k, s);
+    if (block.shown) hide_by_mod(t_, block, u.key, u.keys, s);
     if (u.key < block.full_from || u.key + u.keys > block.full_to) mask_band(block, u.key, u.keys, s);
   }
 

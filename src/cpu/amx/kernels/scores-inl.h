@@ -94,6 +94,26 @@ void apply_chain(const ScoreParams& params, const RowBlock& block, std::int64_t 
   }
 }
 
+// Scores of keys that the mask_mod hides become -inf.
+void hide_by_mod(const AttendTask& t, const RowBlock& block, std::int64_t key0, int keys, float* s) {
+  const auto shown = [&](int k) { return block.shown[(key0 + k - block.shown_from) / kGroup]; };
+  const ExprRun<float, ScalarFunctions> mask(t.params->mods->mask, t.mod_buffers, t.scratch.mods);
+  for (int k = 0, next; k < keys; k = next) {
+    for (next = k + kGroup; next < keys && shown(next) == shown(k);) next += kGroup;
+    for (int half = 0; shown(k) != Tile::full && half < 2; ++half) {
+      float* const at = s + half * kScoreHalf + k * kLanes;
+      if (shown(k) == Tile::skip) {
+        for (int i = 0; i < (next - k) * kLanes; i += kLanes) store(at + i, minus_infinity());
+        continue;
+      }
+      const auto lanes = [&](const std::uint32_t* x) { return reinterpret_cast<const std::int32_t*>(x) + half * 16; };
+      mask.hide({at, kLanes, kLanes, next - k, static_cast<std::int32_t>(t.batch), key0 + k, lanes(block.head),
+                 lanes(block.token)},
+                -__builtin_inff());
+    }
+  }
+}
+
 // Scores of keys outside a row's range become -inf.
 void mask_band(const RowBlock& block, std::int64_t key0, int keys, float* s) {
   for (int half = 0; half < 2; ++half) {

@@ -5,6 +5,7 @@
 
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox.hpp"
+#include "expression/scalar.hpp"
 
 #if defined(ONEPASS_EMULATED_AVX512)  // a test has loops in place of the instructions
 #elif defined(__clang__)
@@ -21,7 +22,8 @@
 
 #define AMX_INLINE inline __attribute__((always_inline))
 
-// The algebra, the chain of score features and the dropout mask once more, under this target and with internal linkage.
+// The algebra, the chain of score features, expressions and the dropout mask once more, under this target and with
+// internal linkage.
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END
 #define ONEPASS_BEGIN           \
@@ -34,4 +36,5 @@
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox.hpp"
 #include "cpu/common/score_chain.hpp"
+#include "expression/eval.hpp"
 #undef ONEPASS_PER_TARGET

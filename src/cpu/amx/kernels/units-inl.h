@@ -24,20 +24,29 @@ class Units {
   Unit next() {
     for (; key_ < end_; key_ += kKeys, block_ = 0) {
       while (block_ < t_.blocks) {
-        const RowBlock& rows = t_.scratch.blocks[block_++];
-        const std::int64_t from = rows.first > key_ ? rows.first / kGroup * kGroup : key_;
-        const std::int64_t to = rows.last < key_ + kKeys ? round_up(rows.last, kGroup) : key_ + kKeys;
-        if (rows.first < rows.last && from < to) {
-          const bool joins = t_.joins && from > rows.first && key_ % kJoinKeys == 0;
-          return {block_ - 1, from, static_cast<int>(to - from), joins || from <= rows.first, joins};
-        }
+        const int block = block_++;
+        const RowBlock& rows = t_.scratch.blocks[block];
+        std::int64_t from = rows.first > key_ ? rows.first / kGroup * kGroup : key_;
+        std::int64_t to = rows.last < key_ + kKeys ? round_up(rows.last, kGroup) : key_ + kKeys;
+        if (rows.first >= rows.last) continue;
+        while (from < to && hidden(rows, from)) from += kGroup;
+        while (from < to && hidden(rows, to - kGroup)) to -= kGroup;
+        if (from >= to) continue;
+        const std::int64_t split = t_.joins ? key_ / kJoinKeys : 0, before = split_[block];
+        split_[block] = split;
+        return {block, from, static_cast<int>(to - from), split != before, split != before && before >= 0};
       }
     }
     return {};
   }
 
  private:
+  static bool hidden(const RowBlock& rows, std::int64_t key) {
+    return rows.shown && rows.shown[(key - rows.shown_from) / kGroup] == Tile::skip;
+  }
+
   const AttendTask& t_;
+  std::int64_t split_[kBlocks] = {-1, -1, -1, -1};  // of the last unit of each row block
   std::int64_t key_ = 0, end_ = 0;
   int block_ = 0;
 };
