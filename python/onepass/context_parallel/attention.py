@@ -12,9 +12,7 @@ from .prepare import prepared
 
 class _ContextParallel(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, scheme: Any, given: Any, mask: Any, factors: Any, q: Any, k: Any, v: Any, *side: Any
-    ) -> Any:
+    def forward(ctx: Any, scheme: Any, given: Any, mask: Any, factors: Any, q: Any, k: Any, v: Any, *side: Any) -> Any:
         return_lse, return_max = given
         side_of = Side(side, mask, factors=factors, group=group_of(q, k))
         out, lse, most, saved = scheme.told(scheme.forward, side_of, q, k, v)
