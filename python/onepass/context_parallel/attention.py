@@ -96,9 +96,9 @@ def attention(
         draws a seed from PyTorch's CPU generator. The scheme ring needs cuts at multiples of 4 in their document.
 
     Returns:
-      out, of q's dtype (bfloat16 in FP8), and with ``return_lse`` the LSE in float32. With ``return_max`` the row maxima
-      of this rank's rows come last, or with ``"head"`` the largest of each head over all ranks. Gradients of sinks, slopes and a
-      bias are this rank's part of a sum over ranks.
+      out, of q's dtype (bfloat16 in FP8), and with ``return_lse`` the LSE in float32. With ``return_max`` the maxima of
+      this rank's rows come last, or with ``"head"`` the largest of each head over all ranks. Gradients of sinks, slopes
+      and a bias are this rank's part of a sum over ranks.
 
     Raises:
       ValueError, TypeError, RuntimeError: the same sentence on every rank, if one rank's arguments are wrong or
