@@ -13,10 +13,20 @@ int main(int argc, char** argv) {
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   const std::pair<const char*, bool (*)()> tests[] = {
-      {"exact", exact},   {"features", features},   {"reproducible", reproducible},
-      {"fp8", fp8},       {"few", few_rows},        {"nan", unseen_nan},
-      {"differ", differ}, {"throws", throws},       {"late", late},
-      {"exits", exits},   {"threads", two_at_once}, {"groups", groups},
+      {"exact", exact},
+      {"features", features},
+      {"reproducible", reproducible},
+      {"fp8", fp8},
+      {"few", few_rows},
+      {"nan", unseen_nan},
+      {"differ", differ},
+      {"throws", throws},
+      {"late", late},
+      {"exits", exits},
+      {"threads", two_at_once},
+      {"groups", groups},
+      {"decode", decoding},
+      {"decode_differ", decoding_differs},
   };
   for (const auto& [name, run] : tests) {
     if (argc != 2 || std::strcmp(argv[1], name) != 0) continue;

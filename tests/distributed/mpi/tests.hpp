@@ -3,17 +3,19 @@
 
 namespace onepass::test {
 
-bool exact();         // errors beside those of one device
-bool features();      // masks, documents, side inputs and dtypes on all layouts
-bool fp8();           // e4m3 q, k and v with factors
-bool reproducible();  // the same bits for any number of ranks
-bool few_rows();      // lengths 0, 1 and ranks - 1; ranks without rows
-bool unseen_nan();    // keys that a row does not see are NaN
-bool differ();        // one rank with another shape, option or layout
-bool throws();        // one rank throws in mid-call, or MPI refuses its exchange
-bool late();          // one rank does not come
-bool exits();         // one rank's process ends in mid-call
-bool two_at_once();   // two transports in two threads
-bool groups();        // two communicators of some ranks
+bool exact();             // errors beside those of one device
+bool features();          // masks, documents, side inputs and dtypes on all layouts
+bool fp8();               // e4m3 q, k and v with factors
+bool reproducible();      // the same bits for any number of ranks
+bool few_rows();          // lengths 0, 1 and ranks - 1; ranks without rows
+bool decoding();          // a cache whose keys are spread over the ranks
+bool decoding_differs();  // one rank with another call of it
+bool unseen_nan();        // keys that a row does not see are NaN
+bool differ();            // one rank with another shape, option or layout
+bool throws();            // one rank throws in mid-call, or MPI refuses its exchange
+bool late();              // one rank does not come
+bool exits();             // one rank's process ends in mid-call
+bool two_at_once();       // two transports in two threads
+bool groups();            // two communicators of some ranks
 
 }  // namespace onepass::test
