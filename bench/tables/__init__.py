@@ -96,6 +96,7 @@ TABLES = {
     "cascade": lambda: gpu.cascade(rows_of("cascade")),
     "context-parallel": lambda: context_parallel.table(rows_of("h100x2_context_parallel")).splitlines(),
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
+    "h100-invariant": gpu.invariant,
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
     "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
     "xeon16-frameworks": lambda: frameworks(rows_of("xeon16_frameworks")["seconds"], "torch"),

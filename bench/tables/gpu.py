@@ -145,9 +145,20 @@ def serving(rows):
         line += [three(us["contiguous"]) if "contiguous" in us else "-", f"{one / beside:.2f}" if beside else "-"]
         best = min(peers, key=peers.get, default=None)
         line += [f"{three(peers[best])} ({best})", f"{peers[best] / one:.2f}x"] if best else ["-", "-"]
-        lines.append([*line, f"{us['batch_invariant'] / one:.2f}" if "batch_invariant" in us else "-"])
-    head = ["us", "onepass", "parts", "contiguous", "onepass over these", "FlashInfer's best", "", "batch_invariant"]
-    return markdown(head, lines)
+        lines.append(line)
+    return markdown(["us", "onepass", "parts", "contiguous", "onepass over these", "FlashInfer's best", ""], lines)
+
+
+def invariant():
+    """Calls with batch_invariant beside the same without it."""
+    rows, lines = rows_of("h100_invariant"), []
+    us = {row["problem"]: 1e6 * row["median_s"] for row in rows}
+    for problem, with_it in us.items():
+        if " batch_invariant" in problem:
+            without = us[problem.replace(" batch_invariant", "")]
+            name = short(problem.replace(" batch_invariant", ""), " cuda:0")
+            lines.append([f"`{name}`", three(without), three(with_it), f"{with_it / without:.2f}"])
+    return markdown(["problem", "us", "with `batch_invariant`", "ratio"], lines)
 
 
 # ----- FlashAttention-1's claim

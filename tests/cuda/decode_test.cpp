@@ -80,6 +80,14 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper,
                    "fwd h32/8 varlen=1,2048 seqused=900,8192 d64 bf16 causal_bottom_right batch_invariant "
                    "kv=paged:16 window=900:0 softcap=20 sinks"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 bf16 causal_bottom_right batch_invariant "
+                   "kv=paged:16 window=900:0 softcap=20 alibi sinks out=fp32 row_max"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 fp16 causal_bottom_right batch_invariant "
+                   "kv=paged:16 tree=16"},
+        DecodeCase{kA100, "fwd h32/8 varlen=1,2048/900,8192 d96/80 fp16 causal_bottom_right batch_invariant out=fp32"},
+        DecodeCase{kAmpere, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 fp32 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 bias=bf16:1hqk mask=b1qk batch_invariant"},
         DecodeCase{kHopper,

@@ -26,6 +26,24 @@ DEV Sums load_sums(u32 from) {
   return {{__uint_as_float(m), __uint_as_float(l)}, __uint_as_float(norm), __uint_as_float(most)};
 }
 
+// With one result, states become one in the order of their keys, one at a time: teams' and pieces', in registers,
+// shared memory or the workspace. Every operation is rounded alike everywhere.
+constexpr bool kChained = config.piece != 0 && !kRowBlocks;
+struct Joint {  // the factors of what is there, and of what comes
+  float alpha, weight;
+  DEV float operator()(float there, float comes) const { return add(there, __fmul_rn(comes, weight)); }
+  DEV float add(float there, float weighed) const { return __fmaf_rn(there, alpha, weighed); }
+};
+template <class Unit>
+DEV Joint join(const Unit& unit, Sums& all, const Sums& one) {
+  const auto reference = unit.meet(all.state, one.state.m);
+  const Joint joint{reference.alpha, unit.part_weight(one.state.m, reference)};
+  all.state.l = __fmaf_rn(one.state.l, joint.weight, all.state.l);
+  all.norm = joint(all.norm, one.norm);
+  all.see(one.most);
+  return joint;
+}
+
 // Partial results: a slot for each segment of a group that several segments make up.
 struct Partials {
   const DecodeParams& p;
@@ -49,20 +67,15 @@ struct Partials {
 
 // Those of one group: a division for all of them.
 struct Parts {
-  // Parts of a fixed number of keys are added up in runs that begin at multiples of their length, from key 0 on.
-  static constexpr bool kFixed = config.piece != 0 && !kRowBlocks;
   const Partials partials;
   const i32 count, first;  // first: step or block
-  const i32 before_first;  // parts that no row sees
 
   DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
       : partials{p},
         count(config.piece != 0 ? g.steps : line.blocks_of(g)),
-        first(config.piece != 0 ? g.step : line.first_block(g)),
-        before_first(kFixed ? g.first_tile / kStepTiles : 0) {}
-  DEV i32 before(i32 run) const { return kFixed ? before_first % run : 0; }
-  DEV i32 near(i32 part) const { return kFixed ? max(min(part, count - 1), 0) : min(part, count - 1); }
-  DEV bool has(i32 part) const { return part < count && (!kFixed || part >= 0); }
+        first(config.piece != 0 ? g.step : line.first_block(g)) {}
+  DEV i32 near(i32 part) const { return min(part, count - 1); }
+  DEV bool has(i32 part) const { return part < count; }
   DEV i32 slot(i32 part) const {
     if constexpr (kOwnBlocks) return static_cast<i32>(blockIdx.x) * partials.p.steps + part;
     const i32 at = (first + part) * blocks_co_scheduled(partials.p) + own_member(partials.p);
@@ -99,7 +112,7 @@ struct RowEnd {
   DEV RowFlag wrong() const { return right ? kNotFinite : kWrong; }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {
-    const float x = o * end.inv;
+    const float x = (kChained ? o + 0.0f : o) * end.inv;  // a sum of states may be -0, a state alone is +0
     write_out(p, out_offset(p, group.work_tile(row.head), row.token) + column, x);
     return lost || (right && is_finite(rounded(x)));
   }
@@ -150,13 +163,23 @@ struct RowSums {
   DEV void add(const Parts& parts, i32 row, i32 column, i32 from, i32 step) {
     const auto unit = unit_of(parts.partials.p);
 #pragma unroll 1
-    for (i32 first = from - parts.before(kTogether); first < parts.count; first += kTogether * step) {
+    for (i32 first = from; first < parts.count; first += kTogether * step) {
       float sums[kTogether][4], x[kTogether][4], part_max = kNegInf;
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) {  // what is not there counts for nothing
         const i32 slot = parts.slot(parts.near(first + i * step));
         load_global(sums[i], parts.partials.sums(slot, row));
         load_global(x[i], parts.partials.output(slot, row) + column);
+      }
+      if constexpr (kChained) {
+#pragma unroll
+        for (i32 i = 0; i < kTogether; ++i) {
+          const float m = parts.has(first + i * step) ? sums[i][0] : kNegInf;
+          const Joint joint = join(unit, all, {{m, sums[i][1]}, sums[i][2], sums[i][3]});
+#pragma unroll
+          for (i32 d = 0; d < 4; ++d) o[d] = joint(o[d], x[i][d]);
+        }
+        continue;
       }
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) part_max = fmaxf(part_max, sums[i][0]);

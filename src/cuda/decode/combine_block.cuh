@@ -6,9 +6,10 @@
 namespace onepass::decode {
 
 // Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
-template <class Emit>
+// join_team(team, row, all) joins a team's state to those before it, if they are joined one at a time.
+template <class Join, class Emit>
 DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], const float (&weight)[kRowTiles][2],
-                   const Emit& emit) {
+                   const Join& join_team, const Emit& emit) {
   constexpr i32 kColumns = kLayout.columns;
   const u32 lane = opaque_thread() % 32;
   const i32 first_row = first_own_row() + static_cast<i32>(lane / 4);
@@ -33,12 +34,19 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], cons
       const i32 row = at / (kColumns / 4), column = at % (kColumns / 4) * 4;
       if (from + column >= features.dim_v) continue;
       float sums[4] = {};
+      Sums all{{}, 0.0f};
 #pragma unroll
       for (i32 team = 0; team < kShare; ++team) {
         u32 x[4];
         load_four(sm + kLayout.sums + (team * kRows + row) * kLayout.sum_pitch + column * 4, x[0], x[1], x[2], x[3]);
+        if constexpr (kChained) {
+          const auto joint = join_team(team, row, all);
 #pragma unroll
-        for (i32 i = 0; i < 4; ++i) sums[i] += __uint_as_float(x[i]);
+          for (i32 i = 0; i < 4; ++i) sums[i] = joint.add(sums[i], __uint_as_float(x[i]));
+        } else {
+#pragma unroll
+          for (i32 i = 0; i < 4; ++i) sums[i] += __uint_as_float(x[i]);
+        }
       }
       emit(row, from + column, sums);
     }
@@ -72,26 +80,36 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     for (i32 team = 0; team < kShare; ++team) part_max = fmaxf(part_max, load_one(state_at(team, row)));
     return unit.meet(all.state, part_max);
   };
-  float weight[kRowTiles][2];
+  const auto join_team = [&](i32 team, i32 row, Sums& all) { return join(unit, all, load_sums(state_at(team, row))); };
+  float weight[kRowTiles][2] = {};
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
       Sums all{{}, 0.0f};
-      weight[r][i] = unit.part_weight(lane_rows[r].state[i].m, meet(first_row + 16 * r + 8 * i, all));
+      const i32 row = first_row + 16 * r + 8 * i;
+      if constexpr (kChained) {
+        for (i32 team = 0; team <= own_team(); ++team) weight[r][i] = join_team(team, row, all).weight;
+      } else {
+        weight[r][i] = unit.part_weight(lane_rows[r].state[i].m, meet(row, all));
+      }
     }
   }
   const Partials partials{p};
   const i32 slot = partials.slot_of(segment);
   for (i32 row = opaque_thread(); row < rows; row += kThreads) {
     Sums all{{}, 0.0f};
-    const auto r = meet(row, all);
-    for (i32 team = 0; team < kShare; ++team) {
-      const Sums one = load_sums(state_at(team, row));
-      const float w = unit.part_weight(one.state.m, r);
-      absorb(all.state, one.state.l * w);
-      all.norm += one.norm * w;
-      all.see(one.most);
+    if constexpr (kChained) {
+      for (i32 team = 0; team < kShare; ++team) join_team(team, row, all);
+    } else {
+      const auto r = meet(row, all);
+      for (i32 team = 0; team < kShare; ++team) {
+        const Sums one = load_sums(state_at(team, row));
+        const float w = unit.part_weight(one.state.m, r);
+        absorb(all.state, one.state.l * w);
+        all.norm += one.norm * w;
+        all.see(one.most);
+      }
     }
     store_sums(united_at(row), all);
     if (segment.whole()) {
@@ -103,12 +121,12 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     }
   }
   if (segment.whole()) {
-    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
+    add_teams(sm, rows, o, weight, join_team, [&](i32 row, i32 column, const float(&sums)[4]) {
       const RowEnd row_end(p, g, row, load_sums(united_at(row)));
       if (!row_end.put(column, sums)) flag(sm, row, row_end.wrong());
     });
   } else {
-    add_teams(sm, rows, o, weight, [&](i32 row, i32 column, const float(&sums)[4]) {
+    add_teams(sm, rows, o, weight, join_team, [&](i32 row, i32 column, const float(&sums)[4]) {
       const u32 words[4] = {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]),
                             __float_as_uint(sums[3])};
       store_global(partials.output(slot, row) + column, words);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <span>
 #include <tuple>
 
@@ -63,9 +64,11 @@ class State final : public cuda::KernelState {
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head", c.row_blocks ? text(" in blocks of ", c.rows) : "", ", ",
-                c.warps, " warps in ", c.share, " teams, tiles of ", c.block_n, " keys, ", c.slots,
-                " tiles prefetched per team, ", sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ",
-                kernel_->shared_bytes, " bytes of shared memory");
+                c.turns > 1 ? text(c.warps, " warps with the keys of ", c.turns, " teams in turn")
+                            : text(c.warps, " warps in ", c.share, " teams"),
+                ", tiles of ", c.block_n, " keys, ", c.slots, " tiles prefetched per team, ",
+                sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ", kernel_->shared_bytes,
+                " bytes of shared memory");
   }
 
  private:
@@ -87,6 +90,21 @@ class State final : public cuda::KernelState {
 Selected<DecodeConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
   if (device.major < 8) return refuse(cuda::why_too_old(device));
   return select_config(p, device.shared_bytes);
+}
+
+// A config for prompts with the same bits: warps of sixteen rows with all of their keys (prompts/turns.cuh). None where
+// shared memory or registers are too few.
+std::optional<DecodeConfig> with_turns(const ForwardFeatures& features, DecodeConfig c, int shared_bytes) {
+  constexpr int kKeys = 64, kTurnSlots = 4;
+  const AttentionFeatures& f = features.attention;
+  if (f.input == ScalarType::f32 || f.keys == ScalarType::e4m3 || std::max(f.dim_qk, f.dim_v) > 128) return {};
+  if (f.dropout || f.score_mod || f.mask_mod || f.bias != ScalarType::none || f.bool_mask) return {};
+  c.turns = c.share, c.share = 1, c.warps = 8, c.row_tiles = 1, c.rows = 16 * c.warps;
+  c.piece = c.piece * c.block_n / kKeys, c.block_n = kKeys;
+  for (c.slots = kMaxSlots; c.slots > kTurnSlots && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
+  }
+  if (layout_of(features, c).total > shared_bytes) return {};
+  return c;
 }
 
 // Sequences of few rows among others have kernels of their own in cuda.mixed.
@@ -159,7 +177,9 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
                                          cuda::row_alignment(p, Role::v)}),
                  .even = false,
                  .unified = p.unified_max.has_value(),
-                 .row_blocks = row_blocks};
+                 .row_blocks = row_blocks,
+                 .turns = 1,
+                 .sub_n = block_n};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   const auto choose = [&](int team) {  // warps of a team
@@ -178,6 +198,9 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
     c.warps = c.share * (row_tiles / held) * c.halves;
   }
   choose(row_tiles / held * c.halves);
+  if (row_blocks && c.share > 1) {
+    if (const auto turns = with_turns(features, c, shared_bytes)) c = *turns;
+  }
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
                   " bytes of shared memory");
@@ -195,7 +218,8 @@ Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
           .row_blocks = c.row_blocks ? static_cast<int>(ceil_div(rows_of(p), c.rows)) : 1,
           .lead = 0,
           .co_scheduled = heads,
-          .own_blocks = c.row_blocks};
+          .own_blocks = c.row_blocks,
+          .partials = c.turns == 1};
 }
 DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Sharing& sharing, const Share& share,
                             const cuda::Part& part) {

@@ -16,6 +16,7 @@
 #include "cuda/decode/combine_block.cuh"
 #include "cuda/decode/kv_pipeline.cuh"
 #include "cuda/decode/operands.cuh"
+#include "cuda/decode/prompts/turns.cuh"
 #include "cuda/decode/unified.cuh"
 #include "cuda/device/order.cuh"
 
@@ -47,7 +48,8 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   constexpr float kLimit = kUnified ? kLargestSum : kLazyLimit;
   bool fresh = !kUnified;
 #pragma unroll 1
-  for (i32 tile = segment.tile() + own_team(); tile < segment.end_tile(); tile += kShare, fresh = false) {
+  for (i32 tile = first_own_tile(segment.tile()); tile < segment.end_tile();
+       tile = next_own_tile(tile), fresh = false) {
     const i32 first = tile * kBlockN;
     if constexpr (kRowTiles == 1) keys.ask_k(p, segment.group, first), keys.ask_v(p, segment.group, first);
     keys.issue_scores(s, ring.take(), query);
@@ -93,24 +95,30 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, 1)
   Segment segment = line.first(line.begin(block), end);
   Ring ring{p, line, end};
   copy_query<false>(sm, p, segment.group);  // in front of all keys
-  ring.begin(sm, segment);
-  copies_wait<kSlots>();
+  if constexpr (kTurns > 1) {
+    ring.begin_turns(sm, segment);
+    copies_wait<kSlots - 2>();
+    take_turns<kTurns>(sm, p, line, segment, end, ring);
+  } else {
+    ring.begin(sm, segment);
+    copies_wait<kSlots>();
 #pragma unroll 1
-  while (segment.steps != 0) {
-    float o[kRowTiles][kOutSums];
-    LaneRows rows[kRowTiles];
-    for (LaneRows& r : rows) r = {};
-    clear(o);
-    __syncthreads();  // Q is here
-    if constexpr (kFp8Keys) {
-      sort_query(sm);
-      __syncthreads();
+    while (segment.steps != 0) {
+      float o[kRowTiles][kOutSums];
+      LaneRows rows[kRowTiles];
+      for (LaneRows& r : rows) r = {};
+      clear(o);
+      __syncthreads();  // Q is here
+      if constexpr (kFp8Keys) {
+        sort_query(sm);
+        __syncthreads();
+      }
+      attend(sm, p, segment, ring, o, rows);
+      unite(sm, p, line, segment, end, o, rows);
+      segment = line.next(segment, end);
+      if (segment.steps == 0) break;
+      copy_query<true>(sm, p, segment.group);
     }
-    attend(sm, p, segment, ring, o, rows);
-    unite(sm, p, line, segment, end, o, rows);
-    segment = line.next(segment, end);
-    if (segment.steps == 0) break;
-    copy_query<true>(sm, p, segment.group);
   }
   if constexpr (features.shared()) {
     if (p.concurrent && blockIdx.x == 0) wait_for_kernel_before();  // this kernel's end is the end of both

@@ -19,9 +19,11 @@ struct DecodeConfig {
   bool even;        // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;     // weights refer to DecodeParams::phi in place of the rows' maxima
   bool row_blocks;  // a K/V head may have more rows than `rows`: a CTA has all keys of a block of them
+  int turns;        // parts of a piece's keys that a team takes one after the other, each as a team of its own would
+  int sub_n;        // keys of a step of the softmax: block_n, or with turns the tile of kernels for few rows
 
   ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, halves, block_n, slots, piece, copy_bytes, even,
-                 unified, row_blocks)
+                 unified, row_blocks, turns, sub_n)
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int same_rows() const { return share * halves; }
@@ -35,13 +37,14 @@ struct DecodeConfig {
 ONEPASS_HD constexpr int repair_bytes(int warps) { return warps * 384 + (4 << 10); }
 
 // Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
-// a time, the teams' row states, the states of their union, what has happened to a row, the units of Q's rows beside an
-// FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
+// a time (with turns: O of the pieces so far), the teams' row states, the states of their union, what has happened to a
+// row, the units of Q's rows beside an FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's
+// width.
 struct DecodeLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row
   int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
-  int q, rings, sums, states, united, flags, units, total;
+  int q, rings, sums, states, united, flags, segments, units, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
@@ -58,11 +61,13 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.q = 0;
   l.rings = l.q + c.block_m() * l.q_pitch;
   l.sums = l.rings + c.share * l.team_bytes;
-  const int sum_bytes = c.share * c.rows * l.sum_pitch, repair = f.keys == ScalarType::e4m3 ? 0 : repair_bytes(c.warps);
+  const int sum_bytes = c.turns > 1 ? c.rows * whole * 4 : c.share * c.rows * l.sum_pitch,
+            repair = f.keys == ScalarType::e4m3 ? 0 : repair_bytes(c.warps);
   l.states = l.sums + (sum_bytes < repair ? repair : sum_bytes);
   l.united = l.states + c.share * c.block_m() * 16;
   l.flags = l.united + c.block_m() * 16;
-  l.units = l.flags + 4 * (c.rows + 4);
+  l.segments = l.flags + 4 * (c.rows + 4);  // with turns, of each warp
+  l.units = l.segments + (c.turns > 1 ? 64 * c.warps : 0);
   l.total = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
   return l;
 }

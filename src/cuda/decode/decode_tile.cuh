@@ -18,6 +18,11 @@ constexpr i32 kTeamThreads = 32 * config.team();
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
+// With one result, a team's keys are runs of 64, and it takes every fourth run (every kParts-th) of a piece. A team
+// with turns takes those of kTurns teams, one team's after the other's.
+constexpr i32 kTurns = config.turns, kParts = kShare * kTurns;
+constexpr i32 kRun = kOneResult && kBlockN < 64 ? 64 / kBlockN : 1;  // tiles
+static_assert(kTurns == 1 || (kShare == 1 && kRun == 1 && kStepTiles % kTurns == 0));
 // From sequence to sequence, and only the device knows them; or from block to block.
 constexpr bool kLengthsVary = features.own_lengths() || kOwnBlocks;
 // Lengths of their own: beginning with a group and ending it take as long as reading 256 KB, or a block of many short
@@ -32,6 +37,12 @@ DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 DEV void all_sync() { __syncthreads(); }
 DEV i32 own_warp() { return static_cast<i32>(opaque_thread() / 32); }
 DEV i32 own_team() { return own_warp() % kShare; }
+// The first tile of a team in a segment from tile `first` on, and the next one of its turn.
+DEV i32 first_own_tile(i32 first) { return first + own_team() * kRun; }
+DEV i32 next_own_tile(i32 tile) {
+  if constexpr (kRun == 1) return tile + kParts;
+  return (tile + 1) % kRun != 0 ? tile + 1 : tile + 1 + (kParts - 1) * kRun;
+}
 DEV i32 first_own_row() { return own_warp() / kSameRows * kWarpRows; }
 // A warp has every kHalves-th group of columns of O, from this one on.
 constexpr i32 kHalves = config.halves, kOfGroup = kGroupColumns / 2;

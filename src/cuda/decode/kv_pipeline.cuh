@@ -100,6 +100,24 @@ struct Ring {
     for (i32 i = 0; i < kSlots / 2; ++i) copy_next<false>(), copy_next<true>();
     if constexpr (kSlots % 2 != 0) copy_next<false>();
   }
+  // With turns, K and V of a tile are taken together, and given back by taking the next ones: one barrier a tile.
+  DEV void begin_turns(u32 sm, const Segment& first) {
+    tiles = sm + kLayout.rings;
+    open(first);
+#pragma unroll 1
+    for (i32 i = 0; i < kSlots / 2 - 1; ++i) copy_next<false>(), copy_next<true>();
+  }
+  struct Pair {
+    u32 k, v;
+  };
+  DEV Pair take_pair() {
+    copies_wait<(kSlots > 4 ? kSlots - 4 : 0)>();
+    team_sync();
+    copy_next<false>(), copy_next<true>();
+    const u32 at = place();
+    return {at, at + kLayout.slot_bytes};
+  }
+
   // The oldest tile is here; give() when the team has read it, which says whether it was one of V.
   DEV u32 take() const {
     copies_wait<kSlots - 1>();
@@ -113,11 +131,20 @@ struct Ring {
   }
 
  private:
+  // With turns the first tile of the next turn follows the last one of a turn.
+  DEV i32 next_tile() const {
+    const i32 next = next_own_tile(tile);
+    if constexpr (kTurns == 1) return next;
+    const i32 turn = tile % kTurns + 1;
+    if (next < tile_end || turn == kTurns) return next;
+    const i32 first = tile / kStepTiles * kStepTiles + turn;
+    return first < tile_end ? first : next;
+  }
   DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
   DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
     ahead = s;
     for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
-      tile = ahead.tile() + own_team(), tile_end = ahead.end_tile();
+      tile = first_own_tile(ahead.tile()), tile_end = ahead.end_tile();
       if (tile >= tile_end) continue;
       view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
       following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
@@ -131,11 +158,10 @@ struct Ring {
       if constexpr (!values) {
         places = following.checked(p);
         copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
-        if (tile + kShare < tile_end)
-          following = Places::look_up(p, view, (tile + kShare) * kBlockN, ahead.group.seq_k);
+        if (next_tile() < tile_end) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
-        if ((tile += kShare) >= tile_end) open(line.next(ahead, end));
+        if ((tile = next_tile()) >= tile_end) open(line.next(ahead, end));
       }
     }
     copies_commit();

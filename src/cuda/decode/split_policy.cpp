@@ -21,6 +21,7 @@ std::int64_t steps_of(const Problem& p, const Sharing& s) {
 }
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
+  if (!s.partials) return 0;
   if (s.own_blocks) return blocks * std::max<std::int64_t>(1, steps_of(p, s));
   return s.co_scheduled * (s.piece == 0 ? 2 * blocks : groups_of(p, s) * std::max<std::int64_t>(1, steps_of(p, s)));
 }

@@ -18,6 +18,7 @@ struct Sharing {
   int lead = 0;             // steps that beginning with a group takes as long as; 0 if there are pieces
   int co_scheduled = 1;     // of these, or of K/V heads: a group, whose CTAs walk along the keys at the same time
   bool own_blocks = false;  // row blocks have the keys that they see, and a CTA each (DecodeConfig::row_blocks)
+  bool partials = true;     // pieces have partial results in the workspace
 };
 
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A

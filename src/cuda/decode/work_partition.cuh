@@ -73,6 +73,7 @@ struct Segment {
     store_four(to + 16, group.k_begin, group.seq_q, group.seq_k, group.first_tile);
     store_four(to + 32, group.tiles, group.step, group.steps, step);
     store_word(to + 48, steps);
+    if constexpr (kOwnBlocks) store_word(to + 52, group.unit), store_word(to + 56, group.row);
   }
   static DEV Segment load(u32 from) {
     Segment s;
@@ -80,6 +81,7 @@ struct Segment {
     load_four(from + 16, s.group.k_begin, s.group.seq_q, s.group.seq_k, s.group.first_tile);
     load_four(from + 32, s.group.tiles, s.group.step, s.group.steps, s.step);
     s.steps = load_word(from + 48);
+    if constexpr (kOwnBlocks) s.group.unit = load_word(from + 52), s.group.row = load_word(from + 56);
     return s;
   }
   DEV bool whole() const { return steps == group.steps; }
