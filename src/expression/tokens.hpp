@@ -18,8 +18,8 @@ inline bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c ==
 
 // Limits of a text for every reader: CUDA's compiler, which has no limit of its own, or the CPU's reader, which also
 // counts operations (Expression::kMaxSteps).
-inline constexpr std::size_t kMaxModText = 4096;  // characters
-inline constexpr int kMaxModDepth = 64;           // of expressions that lie in each other
+inline constexpr std::size_t kMaxModText = 16384;  // characters
+inline constexpr int kMaxModDepth = 64;            // of expressions that lie in each other
 
 // Throws Error (bad_text): "score_mod, column 9: <what>", the line of `source` and a caret under the column.
 [[noreturn]] void fail_at(const char* name, std::string_view source, std::size_t at, const std::string& what);

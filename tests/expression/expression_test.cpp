@@ -315,7 +315,7 @@ TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
   for (const char* device : {"cpu", "cuda"}) {
     EXPECT_EQ(said("score" + std::string(kMaxModText - 5, ' '), device), "");
     EXPECT_EQ(said("score" + std::string(kMaxModText - 4, ' '), device),
-              "score_mod must have at most 4096 characters (got 4097)");
+              "score_mod must have at most 16384 characters (got 16385)");
     EXPECT_EQ(said(nested(20), device), "");
     EXPECT_EQ(said(nested(65), device).find("score_mod, column 65: brackets must be nested at most 64 deep"), 0u);
   }

@@ -168,7 +168,7 @@ def test_explain_shows_the_texts(rng):
         ("score + '\ud800'", r"score \+ '\\ud800'"),
         ("score\0", r"\\x00"),
         ("score + é", r"\\xc3"),
-        ("x" * 100_000, "x|at most 4096 characters"),
+        ("x" * 100_000, "x|at most 16384 characters"),
     ],
 )
 def test_texts_that_cannot_be_meant(rng, name, text, said):

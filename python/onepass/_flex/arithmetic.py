@@ -24,6 +24,8 @@ def symbol(x: Any) -> Any:
         return literal(x.item())
     if isinstance(x, Captured) or hasattr(x, "dtype"):
         return load(x)
+    if hasattr(type(x), "elements"):
+        refuse(f"a row of {len(x.elements())} elements as a result", "; they support any, all, sum, dot of rows")
     return refuse(f"a {type(x).__name__} as an operand")
 
 

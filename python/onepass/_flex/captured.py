@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .symbol import CALLS, Symbol, called, refuse
+from .symbol import CALLS, Method, Symbol, called, refuse, with_operators
 
 
 def kind_of(array: Any) -> str:
@@ -10,6 +10,7 @@ def kind_of(array: Any) -> str:
     return "bool" if name == "bool" else "float" if "float" in name else "int"
 
 
+@with_operators
 class Captured:
     """An array whose dimensions are indexed one after the other, as `table[h][q_idx - kv_idx]` does.
 
@@ -52,6 +53,21 @@ class Captured:
         found = Captured(self.array, tuple(indices))
         return found if found.open() else load(found)
 
+    def __getattr__(self, name: str) -> Any:
+        from .row import REDUCTIONS
+
+        if name in REDUCTIONS or (name in CALLS and not name.startswith("_")):
+            return Method(name, self)
+        raise AttributeError(f"score_mod and mask_mod do not support .{name} of an array")
+
+    def elements(self) -> list[Any]:
+        """The symbols along the one dimension that has no index."""
+        from .row import MOST
+
+        if len(self.open()) != 1 or self.shape[0] > MOST:
+            refuse(f"an array of shape {list(self.shape)} as an operand", f"; a row has at most {MOST} elements")
+        return [self.read({0: literal}) for literal in _indices(self.shape[0])]
+
     def open(self) -> list[int]:
         """The dimensions without an index."""
         return [d for d, x in enumerate(self.at) if x is None]
@@ -75,6 +91,12 @@ class Captured:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return called("torch", func.__name__, args, kwargs or {})
+
+
+def _indices(count: int) -> list[Any]:
+    from .arithmetic import literal
+
+    return [literal(i) for i in range(count)]
 
 
 def load(x: Any) -> Symbol:

@@ -96,7 +96,7 @@ def sigmoid(a: Any) -> Any:
 
 
 @named("relu")
-def relu(a: Any) -> Any:
+def relu(a: Any, inplace: bool = False) -> Any:
     a = symbol(a)
     return maximum(0.0 if a.kind == "float" else 0, a)  # of equals the first: the derivative of 0 is 0
 

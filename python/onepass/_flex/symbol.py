@@ -92,19 +92,25 @@ _BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
 _UNARY = {"neg": "neg", "pos": "positive", "invert": "bitwise_not", "abs": "abs"}
 
 
-def _operators(name: str, call: str) -> None:
-    setattr(Symbol, f"__{name}__", lambda self, other: CALLS[call](self, other))
-    setattr(Symbol, f"__r{name}__", lambda self, other: CALLS[call](other, self))
+def with_operators(cls: Any) -> Any:
+    """The class with Python's operators, which are the operations of these names."""
+
+    def both(name: str, call: str) -> None:
+        setattr(cls, f"__{name}__", lambda self, other: applied(call, self, other))
+        setattr(cls, f"__r{name}__", lambda self, other: applied(call, other, self))
+
+    def one(name: str, call: str) -> None:
+        setattr(cls, f"__{name}__", lambda self, *other: applied(call, self, *other))
+
+    for name, call in _BINARY.items():
+        both(name, call)
+    for name, call in (*_UNARY.items(), *((x, x) for x in ("lt", "le", "gt", "ge", "eq", "ne"))):
+        one(name, call)
+    cls.__hash__ = object.__hash__
+    return cls
 
 
-def _operator(name: str, call: str) -> None:
-    setattr(Symbol, f"__{name}__", lambda self, *other: CALLS[call](self, *other))
-
-
-for _name, _call in _BINARY.items():
-    _operators(_name, _call)
-for _name, _call in (*_UNARY.items(), *((x, x) for x in ("lt", "le", "gt", "ge", "eq", "ne"))):
-    _operator(_name, _call)
+with_operators(Symbol)
 
 
 class Method:
@@ -114,7 +120,7 @@ class Method:
         self.name, self.symbol = name, symbol
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return CALLS[self.name](self.symbol, *args, **kwargs)
+        return applied(self.name, self.symbol, *args, **kwargs)
 
 
 CALLS: dict[str, Any] = {}  # by name: arithmetic.py, functions.py and casts.py fill it
@@ -123,6 +129,16 @@ CALLS: dict[str, Any] = {}  # by name: arithmetic.py, functions.py and casts.py 
 def called(module: str, name: str, args: Any, kwargs: Any) -> Any:
     """The function of a library on symbols."""
     plain = name[2:-2] if name[:2] == "__" == name[-2:] else name
-    if plain not in CALLS:
-        refuse(f"{module}.{name}")
-    return CALLS[plain](*args, **kwargs)
+    return applied(plain, *args, shown=f"{module}.{name}", **kwargs)
+
+
+def applied(name: str, *args: Any, shown: str = "", **kwargs: Any) -> Any:
+    """The operation of that name; of a row it is computed element by element. shown: its name in a refusal."""
+    for x in args:
+        if hasattr(type(x), "elements"):
+            from . import row
+
+            return row.applied(name, args, kwargs, shown or name)
+    if name not in CALLS:
+        refuse(shown or name)
+    return CALLS[name](*args, **kwargs)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import casts, functions  # noqa: F401  what symbols can do
+from . import activations, casts, functions, row  # noqa: F401  what symbols can do
 from .arithmetic import number, symbol
 from .numpy_variables import wrapped
 from .symbol import INFINITY, Symbol
