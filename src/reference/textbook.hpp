@@ -175,7 +175,7 @@ struct RowBlock {
     }
     double* out = dense.out.data() + dense_out_index(p, seq, head, i);
     for (std::int64_t d = 0; d < p.dim_v; ++d) out[d] = static_cast<double>(round(o[d]));
-    std::copy(squares.begin(), squares.end(), dense.square.begin() + (out - dense.out.data()));
+    if (!squares.empty()) std::copy(squares.begin(), squares.end(), dense.square.begin() + (out - dense.out.data()));
     const std::int64_t at = dense_lse_index(p, seq, head, i);
     dense.lse[at] = all.empty ? -INFINITY : static_cast<double>(all.m + std::log(all.l));
     dense.most[at] = static_cast<double>(std::accumulate(s.begin(), s.end(), Arith<T>::neg_inf(), Arith<T>::max));
