@@ -28,7 +28,6 @@ DEV Sums load_sums(u32 from) {
 
 // With one result, states become one in the order of their keys, one at a time: teams' and pieces', in registers,
 // shared memory or the workspace. Every operation is rounded alike everywhere.
-constexpr bool kChained = config.piece != 0 && !kRowBlocks;
 struct Joint {  // the factors of what is there, and of what comes
   float alpha, weight;
   DEV float operator()(float there, float comes) const { return add(there, __fmul_rn(comes, weight)); }

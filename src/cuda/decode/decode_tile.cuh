@@ -23,6 +23,9 @@ constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys t
 constexpr i32 kTurns = config.turns, kParts = kShare * kTurns;
 constexpr i32 kRun = kOneResult && kBlockN < 64 ? 64 / kBlockN : 1;  // tiles
 static_assert(kTurns == 1 || (kShare == 1 && kRun == 1 && kStepTiles % kTurns == 0));
+// Warps that share the keys of a row that is computed again, 32 at a time. With one result their number is the teams'.
+constexpr i32 kRepairWarps = kOneResult ? kParts : kWarps;
+static_assert(kRepairWarps <= kWarps);
 // From sequence to sequence, and only the device knows them; or from block to block.
 constexpr bool kLengthsVary = features.own_lengths() || kOwnBlocks;
 // Lengths of their own: beginning with a group and ending it take as long as reading 256 KB, or a block of many short

@@ -30,6 +30,9 @@ DEV i32 own_member(const DecodeParams& p) {
   return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_co_scheduled(p);
 }
 
+// States of parts of a row's keys join one at a time, in order: combine.cuh.
+constexpr bool kChained = config.piece != 0 && !kRowBlocks;
+
 // Steps that beginning with a group counts as, where all work is cut into equal parts.
 DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
 

@@ -108,7 +108,7 @@ struct Repair {
       if (!all) continue;
       sums.flags = found;
       join(sums);
-      if (own_warp() == kWarps - 1)
+      if (own_warp() == kRepairWarps - 1)
         fallback::store(bad, rows, sums, column, [&](i32 i) { return (wrong & fallback::bit_at(i, 0)) != 0; });
       all_sync();
       return;
@@ -124,7 +124,8 @@ struct Repair {
     store_word(own, 0);
     all_sync();
 #pragma unroll 1
-    for (i32 first = (keys.lo / kKeys + own_warp()) * kKeys; first < keys.hi; first += kWarps * kKeys) {
+    for (i32 first = (first_block(keys.lo / kKeys) + own_warp()) * kKeys; first < end_of(keys);
+         first += kRepairWarps * kKeys) {
       if (!all) {
         if (!__any_sync(fallback::kAll, (bad & ~memory.all_flags(rows.lane)) != 0)) break;
         if (!fallback::has_special<kAlignedRows, features.dim_v>(v, first, column, rows.lane)) continue;
@@ -136,15 +137,21 @@ struct Repair {
     }
     all_sync();
   }
+  // The first warp's first block of keys, where `block` is the first that a row sees.
+  static DEV i32 first_block(i32 block) { return kChained ? block / kRepairWarps * kRepairWarps : block; }
+  static DEV i32 end_of(const Band32::Range& keys) {
+    if constexpr (kRepairWarps == kWarps) return keys.hi;
+    return own_warp() < kRepairWarps ? keys.hi : 0;
+  }
   // True if a score of these 32 keys may be -inf.
   DEV bool has_wild_keys(i32 first) const {
     if constexpr (!kLooksAtKeys) return true;
     const auto key = [&](i32 i) { return k(first + i); };
-    const i32 turn = (first / fallback::kKeys - rows.keys().lo / fallback::kKeys) / kWarps;
+    const i32 turn = (first / fallback::kKeys - first_block(rows.keys().lo / fallback::kKeys)) / kRepairWarps;
     blocks.at = turn < 32 ? 1u << turn : 0u;
     return blocks.ask([&] { return fallback::has_wild<kAlignedRows, fallback::kKeys, RepairRoom>(key, rows.lane); });
   }
-  // The sums of all warps, in the last one.
+  // The sums of all warps, in the last of them.
   DEV void join(fallback::Sums& sums) const {
     const i32 lane = rows.lane;
     const float unit = unit_of(rows.p).factor;
@@ -161,12 +168,13 @@ struct Repair {
       const float own = sums.state[i].m;
       float most = kNegInf;
 #pragma unroll 1
-      for (i32 warp = 0; warp < kWarps; ++warp) most = fmaxf(most, load_one(memory.state(warp, lane / 4 + 8 * i)));
+      for (i32 warp = 0; warp < kRepairWarps; ++warp)
+        most = fmaxf(most, load_one(memory.state(warp, lane / 4 + 8 * i)));
       const Step<float> step = refer_to(most, unit);
       sums.state[i] = {most, 0.0f};
       sums.norm[i] = 0.0f;
 #pragma unroll 1
-      for (i32 warp = 0; warp < kWarps; ++warp) {
+      for (i32 warp = 0; warp < kRepairWarps; ++warp) {
         u32 m, l, norm, unused;
         load_four(memory.state(warp, lane / 4 + 8 * i), m, l, norm, unused);
         const float alpha = moved(__uint_as_float(m), unit, step);
@@ -178,7 +186,7 @@ struct Repair {
       for (i32 c = 0; c < 16; ++c) sums.o[fallback::output_at(i, c)] *= alpha;
     }
 #pragma unroll 1
-    for (i32 warp = 0; warp < kWarps; ++warp) {
+    for (i32 warp = 0; warp < kRepairWarps; ++warp) {
       if (own_warp() == warp) {
 #pragma unroll
         for (i32 e = 0; e < 32; ++e) {
