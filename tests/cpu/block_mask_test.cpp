@@ -1,11 +1,8 @@
 // Whole tiles that a mask_mod hides are not read: NaN and infinity there reach nothing.
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <string_view>
@@ -19,6 +16,7 @@
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 #include "support/backward_problem.hpp"
+#include "support/partly_unreadable.hpp"
 
 namespace onepass::check {
 namespace {
@@ -71,30 +69,6 @@ TEST(BlockMask, WhatIsHiddenMayBeNaN) {
   }
 }
 
-// A copy of K or V [1, 1, tokens, 64], of which tokens [lo, hi) cannot be read: pages have 16 in fp32, 32 in bf16.
-class PartlyUnreadable {
- public:
-  PartlyUnreadable(const ConstTensor& t, std::size_t lo, std::size_t hi)
-      : bytes_(static_cast<std::size_t>(t.shape[2]) * token_bytes(t)),
-        at_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
-        tensor_(t) {
-    std::memcpy(at_, t.data, bytes_);
-    tensor_.data = at_;
-    mprotect(static_cast<std::byte*>(at_) + lo * token_bytes(t), (hi - lo) * token_bytes(t), PROT_NONE);
-  }
-  PartlyUnreadable(const PartlyUnreadable&) = delete;
-  PartlyUnreadable& operator=(const PartlyUnreadable&) = delete;
-  ~PartlyUnreadable() { munmap(at_, bytes_); }
-  const ConstTensor& tensor() const { return tensor_; }
-
- private:
-  static std::size_t token_bytes(const ConstTensor& t) { return 64 * size_of(t.dtype); }
-  const std::size_t bytes_;
-  void* const at_;
-  ConstTensor tensor_;
-};
-
-// A read of such a page ends the test.
 TEST(BlockMask, NoChunkThatAllRowsHideIsRead) {
   int runs = 0;
   for (const char* const mask : {"mask_mod={k_index < 576 || k_index >= 3072}", "block_mask=111k mask_tile_k=96"}) {
@@ -112,7 +86,8 @@ TEST(BlockMask, NoChunkThatAllRowsHideIsRead) {
           const std::string_view name = row->name;
           const bool tiles = name.starts_with("cpu.amx");  // packs 128 keys at once
           if (!name.starts_with("cpu.decode") && !name.starts_with("cpu.flash") && !tiles) continue;
-          const PartlyUnreadable some_k(k, tiles ? 640 : 576, 3072), some_v(v, tiles ? 640 : 576, 3072);
+          const test::PartlyUnreadable some_k(k), some_v(v);
+          for (const auto* const some : {&some_k, &some_v}) some->hide(tiles ? 640 : 576, 3072);
           inputs.tensors.k = k, inputs.tensors.v = v;
           if (!run_on(*row, inputs, serial_executor())) continue;
           const auto out = [&] {

@@ -26,7 +26,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   const decode::DecodeConfig config = decode::select_config(p, device.shared_bytes).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
-  const cuda::KernelProgram program = decode::program_of(features, config, device.arch, cuda::mods_source(p));
+  const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   const std::string said = cuda::wrong_code(cuda::compile(program), sm80_gate(p, config));
   // The weights that dropout keeps lie in a stack frame, which no other config has.
   if (p.dropout_p > 0 && said.find(" 0 bytes spill stores, 0 bytes spill loads") != said.npos) return;
@@ -44,6 +44,10 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 bias=bf16:bhqk mask=b1qk"},
         DecodeCase{kHopper,
                    "fwd b1 h32/8 s1x8192 d128 bf16 score_mod={score + 0.1f * k_index} mask_mod={k_index % 3 != 1}"},
+        DecodeCase{
+            kHopper,
+            "fwd b4 h32/8 s4x8192 d128 bf16 kv=paged:16 seqused mask_mod={doc[k_index] == batch || k_index < 64} "
+            "buffer=doc:int32:8192"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 alibi"},
         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16"},
         DecodeCase{kA100, "fwd b1 h16/2 s1x8192 d320 bf16 alibi"},
@@ -65,6 +69,15 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right alibi"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 softcap=20 sinks window=1000:0"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 bf16"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s8x8192 d64 bf16 mask_mod={tiles[head, k_index / 128] != 0} buffer=tiles:int32:32x64"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d256 bf16 mask_mod={k_index / 512 % 4 == q_index % 4}"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s8x8192 d128 bf16 mask_mod={k_index / 512 % 4 == q_index % 4} batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 mask_mod={k_index < q_index * 4} batch_invariant"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4}"},
+        DecodeCase{kA100, "fwd b1 h32/8 s4x8192 d128 fp32 mask_mod={abs(k_index - 4096) < 512}"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d192/128 bf16 dropout=0.1"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 seqused k_descale=bhn v_descale=bhn"},

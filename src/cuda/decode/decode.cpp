@@ -54,7 +54,7 @@ class State final : public cuda::KernelState {
     };
     const auto print = [p = problem](const auto& all, const std::string& arch) {
       const auto& [f, c, mods] = all;
-      return program_of(f, c, arch, cuda::mods_source(*p));
+      return program_of(f, c, arch, mods_of(*p));
     };
     const bool even = share_.splits != 0;
     kernel_ = kernels_.add(values(even), layout_of(features, config).total, print);
@@ -226,6 +226,9 @@ DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Shari
   return decided_params(p, sharing, {c.block_m(), c.block_n, c.warps}, share, part);
 }
 
+std::string mods_of(const Problem& p) {
+  return cuda::mods_source(p) + (p.mask_mod.empty() ? "" : cuda::mask_bounds_source(p));
+}
 cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, const std::string& arch,
                                const std::string& mods) {
   return {"cuda/decode/decode.cuh", "attention_decode",

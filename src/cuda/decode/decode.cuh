@@ -47,9 +47,17 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   }
   constexpr float kLimit = kUnified ? kLargestSum : kLazyLimit;
   bool fresh = !kUnified;
+#if defined(ONEPASS_MASK_MOD)
+  ShownTiles shown;
+  const auto next_tile = [&] { return shown.next(p, segment.group, segment.end_tile()); };
+#pragma unroll 1
+  for (i32 tile = shown.first(p, segment.group, first_own_tile(segment.tile()), segment.end_tile());
+       tile < segment.end_tile(); tile = next_tile(), fresh = false) {
+#else
 #pragma unroll 1
   for (i32 tile = first_own_tile(segment.tile()); tile < segment.end_tile();
        tile = next_own_tile(tile), fresh = false) {
+#endif
     const i32 first = tile * kBlockN;
     if constexpr (kRowTiles == 1) keys.ask_k(p, segment.group, first), keys.ask_v(p, segment.group, first);
     keys.issue_scores(s, ring.take(), query);

@@ -81,6 +81,50 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
   }
 }
 
+#if defined(ONEPASS_MASK_MOD)
+// Beside an FP8 cache there are no registers for it: 112 bytes of loads spilled with 32 rows.
+constexpr bool kSkips = kTurns == 1 && !kFp8Keys;
+// A team's tiles that the bounds of a mask_mod (scores/mask_bounds.cuh) do not hide from all rows of the group. A lane
+// looks at one of 32 tiles. The ring and the products each have one. Kernels without a mask_mod keep their code.
+struct ShownTiles {
+  i32 from = 0;  // the tile of bit 0, the first of a run
+  u32 left = 0;  // tiles from there on
+
+  // The first one from `begin` on, or `end`.
+  DEV i32 first(const DecodeParams& p, const Group& g, i32 begin, i32 end) {
+    from = begin;
+    if constexpr (!kSkips) return begin;
+    left = look(p, g, end);
+    return next(p, g, end);
+  }
+  DEV i32 next(const DecodeParams& p, const Group& g, i32 end) {
+    if constexpr (!kSkips) return from = next_own_tile(from);
+#pragma unroll 1
+    while (left == 0) {
+      if ((from += 32 * kParts) >= end) return end;
+      left = look(p, g, end);
+    }
+    const i32 tile = tile_of(__ffs(static_cast<int>(left)) - 1);
+    left &= left - 1;
+    return tile;
+  }
+
+ private:
+  DEV i32 tile_of(i32 i) const { return from + i / kRun * (kParts * kRun) + i % kRun; }
+  DEV u32 look(const DecodeParams& p, const Group& g, i32 end) const {
+    const i32 tile = tile_of(static_cast<i32>(opaque_thread() % 32)), key = tile * kBlockN,
+              head = g.kv_head(p) * p.heads_per_kv, token = g.first_token(p);
+    bool any = false;
+    if (tile < end)
+      any = !interval::is_false(user::mask_bounds(
+          interval::just(static_cast<double>(g.batch)), interval::between(head, head + p.heads_per_kv - 1),
+          interval::between(token, max(g.end_token(p) - 1, token)),
+          interval::between(key, max(min(key + kBlockN, g.seq_k) - 1, key)), p.mod_buffers));
+    return __ballot_sync(0xffffffffu, any);
+  }
+};
+#endif
+
 struct Ring {
   const DecodeParams& p;
   const Line& line;
@@ -92,6 +136,10 @@ struct Ring {
   // the first use of an entry waits for its load.
   Places places{}, following{};
   i32 tile = 0, tile_end = 0, slot = 0;
+#if defined(ONEPASS_MASK_MOD)
+  ShownTiles shown{};
+  i32 shown_tile = 0;  // behind `tile`
+#endif
 
   DEV void begin(u32 sm, const Segment& first) {
     tiles = sm + kLayout.rings + own_team() * kLayout.team_bytes;
@@ -133,6 +181,9 @@ struct Ring {
  private:
   // With turns the first tile of the next turn follows the last one of a turn.
   DEV i32 next_tile() const {
+#if defined(ONEPASS_MASK_MOD)
+    if constexpr (kSkips) return shown_tile;
+#endif
     const i32 next = next_own_tile(tile);
     if constexpr (kTurns == 1) return next;
     const i32 turn = tile % kTurns + 1;
@@ -145,6 +196,9 @@ struct Ring {
     ahead = s;
     for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
       tile = first_own_tile(ahead.tile()), tile_end = ahead.end_tile();
+#if defined(ONEPASS_MASK_MOD)
+      if constexpr (kSkips) tile = shown.first(p, ahead.group, tile, tile_end);
+#endif
       if (tile >= tile_end) continue;
       view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
       following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
@@ -158,6 +212,9 @@ struct Ring {
       if constexpr (!values) {
         places = following.checked(p);
         copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+#if defined(ONEPASS_MASK_MOD)
+        if constexpr (kSkips) shown_tile = shown.next(p, ahead.group, tile_end);
+#endif
         if (next_tile() < tile_end) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);

@@ -14,9 +14,11 @@
 #include "base/overlap.hpp"
 #include "base/text.hpp"
 #include "cuda/decode/decode.hpp"
+#include "expression/mask_bounds.hpp"
 #include "on_host/decode_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "support/extremes.hpp"
+#include "support/partly_unreadable.hpp"
 #include "support/pokes.hpp"
 
 namespace onepass {
@@ -127,6 +129,34 @@ TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
   inputs.poison_outputs();
   for (std::int64_t b = 0; b < p.batch; ++b) launch(inputs, one, false, 2, b);
   EXPECT_TRUE(output_bytes(inputs) == together);
+}
+
+TEST_P(EmulatedDecoding, DoesNotReadTilesThatAMaskModHides) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (p.mask_mod.empty() || p.kv_dtype || p.paged() || p.varlen)
+    GTEST_SKIP() << "it reads all keys, or those of a head are not neighbours";
+  const std::int64_t tile = static_cast<const decode::DecodeConfig*>(GetParam()->config)->block_n;
+  check::Inputs inputs = check::make_inputs(p, 1, check::Distribution::normal);
+  const std::string all = run(inputs, false, 3);
+  const Mods mods = mods_of(p, p.mod_buffers);
+  const MaskBounds bounds(mods.mask, inputs.tensors.mod_buffers, 1 << 20);
+  const test::PartlyUnreadable k(inputs.tensors.k), v(inputs.tensors.v);
+  std::size_t pages = 0;
+  for (std::int64_t head = 0; head < p.batch * p.heads_kv; ++head) {
+    const std::int64_t b = head / p.heads_kv, first = head % p.heads_kv * p.group();
+    std::vector<bool> seen;
+    for (std::int64_t key = 0; key < p.seq_k; key += tile)
+      seen.push_back(bounds.classify({b, b, first, first + p.group() - 1, 0, p.seq_q - 1, key,
+                                      std::min(key + tile, p.seq_k) - 1}) != Tile::skip);
+    const auto tiles = static_cast<std::int64_t>(seen.size());
+    for (std::int64_t from = 0, to; from < tiles; from = to + 1) {
+      for (to = from; to < tiles && !seen[static_cast<std::size_t>(to)];) ++to;
+      const std::int64_t lo = head * p.seq_k + from * tile, hi = head * p.seq_k + std::min(to * tile, p.seq_k);
+      pages += k.hide(lo, hi) + v.hide(lo, hi);
+    }
+  }
+  inputs.tensors.k = k.tensor(), inputs.tensors.v = v.tensor();
+  EXPECT_TRUE(run(inputs, true, 3) == all) << pages << " pages of memory are hidden";
 }
 
 // Some rows of a sequence, by another kernel: q [tokens, heads, dim] from a token on, which see the cache up to their

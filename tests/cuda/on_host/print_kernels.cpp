@@ -54,7 +54,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "decode") {
     decode::DecodeConfig c = decode::select_config(p, kSharedBytes).value();
     c.even = name.starts_with("even_");
-    return decode::program_of(cuda::features_of(p), c, "sm_90", cuda::mods_source(p));
+    return decode::program_of(cuda::features_of(p), c, "sm_90", decode::mods_of(p));
   }
   if (family == "sm80")
     return sm80::program_of(cuda::features_of(p), sm80::select_config(p, kSharedBytes).value(), "sm_90",
