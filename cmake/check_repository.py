@@ -44,7 +44,7 @@ INNER = {
     "src/cpu": [
         ["common", "threads"],
         ["append", "decode", "flash", "gemm", "merge", "quantize", "softmax"],
-        ["backward"],
+        ["backward", "jvp"],
         ["amx"],
         ["mixed"],
     ],

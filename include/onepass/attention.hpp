@@ -61,6 +61,12 @@ struct AttentionTensors {
   Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
   Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
   Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes
+
+  // For jvp(): tangents, of the shapes and dtypes of what they belong to, and what it computes from them.
+  ConstTensor tq{}, tk{}, tv{};
+  ConstTensor tbias{}, tsinks{};  // absent: 0
+  Tensor tout{};                  // of out's shape and dtype: the derivative of out
+  Tensor tlse{};                  // fp32 of lse's shape: the derivative of lse, which must be given too
 };
 
 // ---------------------------------------------------------------------------------------------------------- one call
@@ -77,10 +83,16 @@ ONEPASS_API void attention(const AttentionTensors& tensors, const Attention& att
 ONEPASS_API void attention_backward(const AttentionTensors& tensors, const Attention& attention = {},
                                     const Launch& launch = {}, std::string_view implementation = {});
 
+// Forward mode: attention(), into out and lse, and its derivative along the tangents tq, tk, tv, tbias and tsinks, into
+// tout and tlse, in one pass over the keys. Rows that see no key have a derivative of 0. Throws Error, with all outputs
+// untouched, if anything does not fit. docs/features/forward_mode.md.
+ONEPASS_API void jvp(const AttentionTensors& tensors, const Attention& attention = {}, const Launch& launch = {},
+                     std::string_view implementation = {});
+
 // ----------------------------------------------------------------------------------------------------- plan -> run
-// The plan of attention with these tensors and options or, if dout is given, of its backward: shapes, strides,
-// alignments, dtypes, options and (on the CPU) the contents of cu_seqlens, all checked. Outputs share no memory with
-// each other or with an input, as in run(). Throws as make_plan() of a line (onepass/plan.hpp).
+// The plan of attention with these tensors and options, of its backward if dout is given, or of jvp if tout is: shapes,
+// strides, alignments, dtypes, options and (on the CPU) the contents of cu_seqlens, all checked. Outputs share no
+// memory with each other or with an input, as in run(). Throws as make_plan() of a line (onepass/plan.hpp).
 [[nodiscard]] ONEPASS_API Plan make_plan(const AttentionTensors& tensors, const Attention& attention = {},
                                          std::string_view implementation = {}, const Executor* executor = nullptr);
 

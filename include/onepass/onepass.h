@@ -163,6 +163,9 @@ typedef struct onepass_options {
   /* Out, of a forward: fp32 of lse's shape, the rows' largest scores, -inf where a row sees no key. A sink does not
    * count; NaN or infinity where a score that the row sees is NaN or +infinity. */
   const onepass_tensor* row_max;
+  /* Tangents of q, k and v for onepass_jvp, of their shapes and dtypes; those of bias and sinks, or NULL for 0. Out:
+   * the derivative of out, of its shape and dtype, and of lse (may be NULL). */
+  const onepass_tensor *tq, *tk, *tv, *tbias, *tsinks, *tout, *tlse;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -180,6 +183,11 @@ ONEPASS_API onepass_code onepass_attention(const onepass_tensor* q, const onepas
 ONEPASS_API onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_tensor* k,
                                                     const onepass_tensor* v, const onepass_tensor* out,
                                                     const onepass_options* options);
+
+/* onepass_attention and its derivative along the tangents options->tq, tk and tv, and tbias and tsinks where they are
+ * given, into options->tout and, with lse, tlse. The outputs share no memory with an input or each other. */
+ONEPASS_API onepass_code onepass_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                     const onepass_tensor* out, const onepass_options* options);
 
 /* Joins `count` partial results over disjoint key sets: outs[i] [.., rows, dim] with outs' natural-log lses[i]
  * [.., rows] in fp32. lse (out) and executor may be NULL. */

@@ -10,6 +10,7 @@ from ._block_mask import BlockMask, block_mask
 from ._cascade import cascade
 from ._flat_gemm import flat_gemm, linear
 from ._gradients import attention_backward
+from ._jvp import jvp
 from ._merge import merge
 from ._quantize import fp8_options, quantize
 from ._quantized import NAMES, Quantized, carried
@@ -27,6 +28,7 @@ __all__ = [
     "cascade",
     "explain",
     "flat_gemm",
+    "jvp",
     "key_mass",
     "linear",
     "merge",

@@ -98,6 +98,34 @@ def cascade(
     out: _Array | None = None,
     **options: Any,
 ) -> Any: ...
+@overload
+def jvp(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    tq: _Array | None,
+    tk: _Array | None,
+    tv: _Array | None,
+    *,
+    tbias: Any = None,
+    tsinks: Any = None,
+    return_lse: Literal[False] = False,
+    **options: Unpack[BackwardOptions[Any]],
+) -> tuple[_Array, _Array]: ...
+@overload
+def jvp(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    tq: _Array | None,
+    tk: _Array | None,
+    tv: _Array | None,
+    *,
+    tbias: Any = None,
+    tsinks: Any = None,
+    return_lse: Literal[True],
+    **options: Unpack[BackwardOptions[Any]],
+) -> tuple[_Array, _Array, _Array, _Array]: ...
 def merge(
     outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
 ) -> tuple[_Array, _Array]: ...

@@ -212,7 +212,7 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         "stream": place.stream,
         "workspace": place.workspace,
     }
-    forward = "dout" not in given
+    forward = "dout" not in given and "tq" not in given
     if forward:
         options["batch_invariant"] = bool(given["batch_invariant"])
         unified_max = given["unified_max"]

@@ -42,9 +42,11 @@ struct Call {
   Launch launch;
   std::string implementation;
 
-  // The package says dout of a backward, and of no other call.
+  // The package says dout of a backward and tout of a jvp, and of no other call.
   explicit Call(const nb::dict& o)
-      : op(o.contains("dout") ? kBackward : kForward),
+      : op(o.contains("dout")   ? Op(kBackward)
+           : o.contains("tout") ? Op(kJvp)
+                                : Op(kForward)),
         layout(item<bool>(o, "tokens_first"), is_given(o, "page_table")),
         executor(*executor_of(item<int>(o, "threads"))) {
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
@@ -60,7 +62,7 @@ struct Call {
       tensors.mod_buffers.push_back({name, mod_buffers.back().view});
     }
     for_each_option([&](const OptionRow& row, auto option) {
-      if (takes_option(row, is_backward(op))) take(attention.*option, o, row.name);
+      if (takes_option(row, op)) take(attention.*option, o, row.name);
     });
     implementation = item<std::string>(o, "implementation");
     launch.executor = &executor;
@@ -68,7 +70,8 @@ struct Call {
   }
 };
 
-// attention, or attention_backward where there is a dout. workspace: None, or bytes -> (owner, address).
+// attention, or attention_backward where there is a dout, or jvp where there is a tout. workspace: None, or bytes ->
+// (owner, address).
 void attention(const nb::dict& options) {
   Call call(options);
   const auto planned = [&] {
@@ -166,6 +169,7 @@ nb::list attention_tensors() {
 void add_attention(nb::module_& m) {
   m.def("attention", &attention, "options"_a);
   m.def("attention_backward", &attention, "options"_a);
+  m.def("jvp", &attention, "options"_a);
   m.def("explain", &explain, "options"_a, "target"_a = "");
   m.def("check", &check, "options"_a);
   m.def("explain_line", &explain_line, "line"_a, "target"_a = "");

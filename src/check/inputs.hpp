@@ -62,6 +62,8 @@ struct Inputs {
   const reference::Dense& base(Executor& executor);
   const reference::DenseGradients& oracle_gradients(Executor& executor);
   const reference::DenseGradients& base_gradients(Executor& executor);
+  const reference::DenseTangents& oracle_tangents(Executor& executor);
+  const reference::DenseTangents& base_tangents(Executor& executor);
   // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does
   // not have buffers for its outputs.
   Inputs& quantized();
@@ -71,6 +73,7 @@ struct Inputs {
   std::vector<std::vector<std::byte>> quantized_memory_;
   std::shared_ptr<const reference::Dense> oracle_, base_;
   std::shared_ptr<const reference::DenseGradients> oracle_gradients_, base_gradients_;
+  std::shared_ptr<const reference::DenseTangents> oracle_tangents_, base_tangents_;
 };
 
 // Throws Error if the problem is not valid, not on the CPU, or packed without lengths. In the page placements inputs

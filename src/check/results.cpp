@@ -10,6 +10,7 @@ namespace onepass::check {
 
 void Inputs::forget() {
   oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(), quantized_.reset();
+  oracle_tangents_.reset(), base_tangents_.reset();
 }
 
 void Inputs::changed() {
@@ -101,6 +102,12 @@ const reference::DenseGradients& Inputs::oracle_gradients(Executor& executor) {
 }
 const reference::DenseGradients& Inputs::base_gradients(Executor& executor) {
   return once(base_gradients_, reference::base_gradients, *this, executor);
+}
+const reference::DenseTangents& Inputs::oracle_tangents(Executor& executor) {
+  return once(oracle_tangents_, reference::oracle_tangents, *this, executor);
+}
+const reference::DenseTangents& Inputs::base_tangents(Executor& executor) {
+  return once(base_tangents_, reference::base_tangents, *this, executor);
 }
 
 }  // namespace onepass::check

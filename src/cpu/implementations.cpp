@@ -12,6 +12,7 @@
 #include "cpu/flash/flash.hpp"
 #include "cpu/gemm/blas.hpp"
 #include "cpu/gemm/flat_gemm.hpp"
+#include "cpu/jvp/jvp.hpp"
 #include "cpu/merge/merge.hpp"
 #include "cpu/mixed/mixed.hpp"
 #include "cpu/quantize/quantize.hpp"
@@ -39,6 +40,7 @@ std::span<const Implementation> implementations() {
     add(amx::backward_implementations());
 #endif
     add(backward::implementations());
+    add(jvp::implementations());
     all.push_back(kMergeImplementation);
     add(softmax_implementations());
     all.push_back(kQuantizeImplementation);

@@ -35,7 +35,7 @@ void check_described(const Problem& p, std::string_view plan, const Call& call) 
   want(call.implementation.empty() || call.implementation == plan, ErrorCode::bad_value,
        "options.implementation must be NULL or the plan's ", plan, " (got ", shown(call.implementation), ")");
   const auto same = [&](const OptionRow& row) {
-    return !row.word || !takes_option(row, is_backward(p.op)) || same_option(row, a, p);
+    return !row.word || !takes_option(row, p.op) || same_option(row, a, p);
   };
   if (std::ranges::all_of(kAttentionOptions, same)) return;
   bound_lengths(a, p);
@@ -71,6 +71,14 @@ onepass_code onepass_attention_backward(const onepass_tensor* q, const onepass_t
   return guarded([&] {
     const Call call = call_from(q, k, v, out, options);
     attention_backward(call.tensors, call.attention, call.launch, call.implementation);
+  });
+}
+
+onepass_code onepass_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                         const onepass_tensor* out, const onepass_options* options) {
+  return guarded([&] {
+    const Call call = call_from(q, k, v, out, options);
+    jvp(call.tensors, call.attention, call.launch, call.implementation);
   });
 }
 

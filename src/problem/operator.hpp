@@ -56,6 +56,7 @@ struct Operator {
   bool any_rank = false;                 // its tensors have any number of dimensions before the rows
   bool attention = false;                // it is attention or its backward, and takes attention's options
   bool backward = false;                 // it computes gradients
+  bool tangents = false;                 // it computes derivatives along tangents of its inputs
   bool described = false;                // a line says the strides of all of them: those of others may be padded
   const Operator* kernels_of = nullptr;  // its kernels are those of this operator and its own; the dataflow chooses
   // From the options of a call and its tensors, between check_roles and check_outputs. Checks the rest and throws Error
@@ -81,10 +82,12 @@ constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
   return uses_of(std::span<const RoleUse>(list.begin(), list.size()));
 }
 
-extern const std::array<const Operator*, 9> kOperators;
+extern const std::array<const Operator*, 10> kOperators;
 
 inline Use use_of(const RoleRow& row, Op op) { return op->uses[row.role]; }
 inline bool is_backward(Op op) { return op->backward; }
+// Gradients or derivatives along tangents: neither supports a cache.
+inline bool is_derivative(Op op) { return op->backward || op->tangents; }
 inline bool is_attention(Op op) { return op->attention; }
 
 // The row of an operator in a table of another layer.

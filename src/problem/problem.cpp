@@ -82,6 +82,8 @@ Mods checked_mods(const Problem& p) {
   want(is_said(op.words, "fp8") || !p.fp8, ErrorCode::bad_value, op.call, " does not support fp8; attention does");
   want(has(Role::row_max) || !p.want_row_max, ErrorCode::bad_value, op.call,
        " does not support row_max; attention does");
+  want(has(Role::tq) || !(p.tbias || p.tsinks || p.want_tlse), ErrorCode::bad_value, op.call,
+       " does not support tbias, tsinks or tlse; jvp does");
   validate_unified_max(p);
   Mods mods = op.validate(p);
   if (!has(Role::dq))
@@ -90,7 +92,7 @@ Mods checked_mods(const Problem& p) {
   return mods;
 }
 
-constinit const std::array<const Operator*, 9> kOperators{
-    &kForward, &kMerge, &kBackward, &kSoftmax, &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear, &kAppend};
+constinit const std::array<const Operator*, 10> kOperators{
+    &kForward, &kMerge, &kBackward, &kJvp, &kSoftmax, &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear, &kAppend};
 
 }  // namespace onepass

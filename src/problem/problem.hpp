@@ -63,6 +63,13 @@ enum class Role : std::uint8_t {
   dbias,
   dsinks,
   dalibi_slopes,
+  tq,
+  tk,
+  tv,
+  tbias,
+  tsinks,
+  tout,
+  tlse,
   x,
   row_lse,
   y,
@@ -86,7 +93,7 @@ enum class Role : std::uint8_t {
   positions,
   block_mask
 };
-inline constexpr std::size_t kRoles = 48;
+inline constexpr std::size_t kRoles = 55;
 
 // Which gradients a backward writes.
 struct Gradients {
@@ -111,6 +118,8 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   Dims recomputed{}, row_max{};                     // as lse
+  Dims tq{}, tk{}, tv{}, tout{};                    // as q, k, v and out
+  Dims tbias{}, tsinks{}, tlse{};                   // as bias, sinks and lse
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -141,10 +150,12 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   std::optional<BroadcastDims> bool_mask, block_mask;  // block_mask: rows and keys are tiles
   bool alibi = false, sinks = false;
   std::vector<ModBuffer> mod_buffers;  // what score_mod and mask_mod read besides positions and the score
-  bool want_lse = false;               // forward, merge, softmax: write it. A backward always reads it
+  bool want_lse = false;               // forward, jvp, merge, softmax: write it. A backward always reads it
   Gradients gradients;                 // backward: at least one
   DType grad_dtype = DType::f32;       // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;                   // backward: the LSE was used too, and its gradient is given
+  bool tbias = false, tsinks = false;  // jvp: the bias and the sinks have tangents
+  bool want_tlse = false;              // jvp: write the LSE's derivative, beside the LSE
   bool want_recomputed = false;        // forward: say which rows phi did not serve
   bool want_row_max = false;           // forward: write the rows' largest scores
   bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k

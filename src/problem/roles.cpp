@@ -163,7 +163,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
       if (!spanned[i]) s.size[i] = 1;
   }
   switch (row.types) {
-    case Types::data: s.dtype = row.role == Role::bias ? p.bias->dtype : p.dtype; break;
+    case Types::data: s.dtype = row.gradient_of == Role::bias ? p.bias->dtype : p.dtype; break;
     case Types::query:
     case Types::as_q: s.dtype = p.dtype; break;
     case Types::key_value: s.dtype = p.key_dtype(); break;

@@ -50,4 +50,15 @@ DenseGradients base_gradients(const Problem& p, const Tensors& a, Executor& exec
 DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out,
                                Executor& executor = serial_executor());
 
+// The derivatives of a jvp problem's results along its tangents, dense as its out and lse: what forward mode is tested
+// against. mu stands for the derivative of the LSE.
+//   scores     dx_j = scale (tq . k_j + q . tk_j)    dS_j = f'(t) (dx_j (1 - tanh^2(x / c)) + tbias_j)
+//   sums       mu = sum_j P_j dS_j + P_sink tsink    tO = sum_j P_j z_j (dS_j v_j + tv_j) - mu O
+struct DenseTangents {
+  DenseGradient tout, tlse;
+  const DenseGradient& of(Role role) const { return role == Role::tout ? tout : tlse; }
+};
+DenseTangents oracle_tangents(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+DenseTangents base_tangents(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+
 }  // namespace onepass::reference

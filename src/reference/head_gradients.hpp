@@ -48,34 +48,13 @@ inline std::int64_t dense_gradient_index(const Problem& p, const Sequence& s, bo
   return dim * (p.varlen ? (begin + token) * heads + head : (s.batch * heads + head) * seq + token);
 }
 
-// One K/V head of one batch entry with all its query heads. T: arithmetic type; round: how P, dP and dS are stored.
-template <class T, class Round>
-class HeadGradients {
- public:
-  HeadGradients(const Problem& p, const Tensors& a, const ConstTensor& d_out, const RowStatistics& rows,
-                const ScoreParams& params, Round round, DenseGradients& g, std::mutex& shared, std::int64_t batch,
-                std::int64_t kv_head)
-      : p_(p),
-        a_(a),
-        d_out_(d_out),
-        rows_(rows),
-        params_(params),
-        round_(round),
-        g_(g),
-        shared_(shared),
-        batch_(batch),
-        kv_head_(kv_head) {}
+// The keys of one K/V head of one batch entry, and a row's scores with them and their derivatives.
+template <class T>
+class ScoredKeys {
+ protected:
+  ScoredKeys(const Problem& p, const Tensors& a, const ScoreParams& params, std::int64_t batch, std::int64_t kv_head)
+      : p_(p), a_(a), params_(params), batch_(batch), kv_head_(kv_head) {}
 
-  void run() {
-    load_keys(a_.k, p_.dim_qk, k_);
-    load_keys(a_.v, p_.dim_v, v_);
-    for (std::int64_t h = kv_head_ * p_.group(); h < (kv_head_ + 1) * p_.group(); ++h) {
-      sink_ = sink_of<T>(p_, a_, h);
-      for (std::int64_t i = 0; i < seq_.seq_q; ++i) row(h, i);
-    }
-  }
-
- private:
   void load_keys(const ConstTensor& t, std::int64_t dim, std::vector<T>& into) const {
     const KeyValueView view(t, seq_);
     into.resize(static_cast<std::size_t>(seq_.seq_k * dim));
@@ -118,6 +97,39 @@ class HeadGradients {
       if (scores.tile(i, lo + static_cast<std::int64_t>(c)) == TileStates::full) tile_[c] = shown[c];
   }
 
+  const Problem& p_;
+  const Tensors& a_;
+  const ScoreParams& params_;
+  std::int64_t batch_, kv_head_;
+  Sequence seq_ = sequence_of(p_, a_, batch_);
+  std::vector<T> k_{}, v_{}, s_{}, inner_{}, outer_{};
+  std::vector<Dual<T>> tile_{}, numbers_{};
+  std::vector<std::int32_t> integers_{};
+};
+
+// One K/V head of one batch entry with all its query heads. T: arithmetic type; round: how P, dP and dS are stored.
+template <class T, class Round>
+class HeadGradients : ScoredKeys<T> {
+  using Base = ScoredKeys<T>;
+  using Base::a_, Base::batch_, Base::inner_, Base::k_, Base::kv_head_, Base::outer_, Base::p_, Base::params_, Base::s_,
+      Base::seq_, Base::v_;
+
+ public:
+  HeadGradients(const Problem& p, const Tensors& a, const ConstTensor& d_out, const RowStatistics& rows,
+                const ScoreParams& params, Round round, DenseGradients& g, std::mutex& shared, std::int64_t batch,
+                std::int64_t kv_head)
+      : Base(p, a, params, batch, kv_head), d_out_(d_out), rows_(rows), round_(round), g_(g), shared_(shared) {}
+
+  void run() {
+    this->load_keys(a_.k, p_.dim_qk, k_);
+    this->load_keys(a_.v, p_.dim_v, v_);
+    for (std::int64_t h = kv_head_ * p_.group(); h < (kv_head_ + 1) * p_.group(); ++h) {
+      sink_ = sink_of<T>(p_, a_, h);
+      for (std::int64_t i = 0; i < seq_.seq_q; ++i) row(h, i);
+    }
+  }
+
+ private:
   // stored: the size of what 16-bit kernels round in this term.
   static void add(DenseGradient& g, std::int64_t at, T x, T size, T stored) {
     g.value[at] += static_cast<double>(x);
@@ -142,7 +154,7 @@ class HeadGradients {
     s_.resize(n), inner_.resize(n), outer_.resize(n);
     const auto q = numbers_of<T>(a_.q, row_offset(a_.q, seq_.batch, h, seq_.q_begin + i), p_.dim_qk);
     const auto d_o = numbers_of<T>(d_out_, row_offset(d_out_, seq_.batch, h, seq_.q_begin + i), p_.dim_v);
-    score(scores, q, h, i, seen.lo);
+    this->score(scores, q, h, i, seen.lo);
 
     const Dropout dropout = dropout_of(p_);
     const T scale = static_cast<T>(p_.effective_scale());
@@ -185,20 +197,12 @@ class HeadGradients {
         rounded * distance);
   }
 
-  const Problem& p_;
-  const Tensors& a_;
   const ConstTensor& d_out_;
   const RowStatistics& rows_;
-  const ScoreParams& params_;
   Round round_;
   DenseGradients& g_;
   std::mutex& shared_;  // of the gradients of side tensors, which several heads add to
-  std::int64_t batch_, kv_head_;
-  Sequence seq_ = sequence_of(p_, a_, batch_);
   T sink_ = 0;
-  std::vector<T> k_{}, v_{}, s_{}, inner_{}, outer_{};
-  std::vector<Dual<T>> tile_{}, numbers_{};
-  std::vector<std::int32_t> integers_{};
 };
 
 }  // namespace onepass::reference

@@ -7,29 +7,43 @@
 namespace onepass::reference {
 namespace {
 
+// Writes dense results of rows.
+void write_out(const Problem& p, const Tensors& a, const std::vector<double>& from, const Tensor& out) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, a, b);
+    for (std::int64_t h = 0; h < p.heads_q; ++h) {
+      for (std::int64_t i = 0; i < seq.seq_q; ++i) {
+        const double* row = from.data() + dense_out_index(p, seq, h, i);
+        const std::int64_t at = row_offset(out, seq.batch, h, seq.q_begin + i);
+        for (std::int64_t d = 0; d < p.dim_v; ++d)
+          store_element(out.data, out.dtype, at + d, static_cast<float>(row[d]));
+      }
+    }
+  }
+}
+void write_numbers(const Problem& p, const Tensors& a, const std::vector<double>& from, const Tensor& t) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, a, b);
+    for (std::int64_t h = 0; h < p.heads_q; ++h)
+      for (std::int64_t i = 0; i < seq.seq_q; ++i)
+        static_cast<float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)] =
+            static_cast<float>(from[static_cast<std::size_t>(dense_lse_index(p, seq, h, i))]);
+  }
+}
+
 struct State final : PlanState {
   using PlanState::PlanState;
   std::string describe() const override { return "float64, two passes, one task per (batch, head)"; }
   void run(const Tensors& a, void*, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const Dense dense = oracle(p, a, executor);
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      const Sequence seq = sequence_of(p, a, b);
-      for (std::int64_t h = 0; h < p.heads_q; ++h) {
-        for (std::int64_t i = 0; i < seq.seq_q; ++i) {
-          const double* row = dense.out.data() + dense_out_index(p, seq, h, i);
-          const std::int64_t at = row_offset(a.out, seq.batch, h, seq.q_begin + i);
-          for (std::int64_t d = 0; d < p.dim_v; ++d)
-            store_element(a.out.data, a.out.dtype, at + d, static_cast<float>(row[d]));
-          const auto write = [&](const Tensor& t, const std::vector<double>& from) {
-            static_cast<float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)] =
-                static_cast<float>(from[static_cast<std::size_t>(dense_lse_index(p, seq, h, i))]);
-          };
-          if (p.want_lse) write(a.lse, dense.lse);
-          if (p.want_row_max) write(a.row_max, dense.most);
-        }
-      }
-    }
+    write_out(p, a, dense.out, a.out);
+    if (p.want_lse) write_numbers(p, a, dense.lse, a.lse);
+    if (p.want_row_max) write_numbers(p, a, dense.most, a.row_max);
+    if (!p.op->tangents) return;
+    const DenseTangents tangents = oracle_tangents(p, a, executor);
+    write_out(p, a, tangents.tout.value, a.tout);
+    if (p.want_tlse) write_numbers(p, a, tangents.tlse.value, a.tlse);
   }
 };
 
@@ -58,7 +72,8 @@ Decision plan(const Request& request) {
 }  // namespace
 
 std::span<const Implementation> reference_implementations() {
-  static const Implementation rows[] = {{"reference", plan<State>}, {"reference", plan<BackwardState>, kBackward}};
+  static const Implementation rows[] = {
+      {"reference", plan<State>}, {"reference", plan<BackwardState>, kBackward}, {"reference", plan<State>, kJvp}};
   return rows;
 }
 

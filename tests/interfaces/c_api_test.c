@@ -188,6 +188,36 @@ static void expressions(void) {
   CHECK(is_attention(&p, 0));
 }
 
+/* With v's tangent alone the derivative is the attention to it; with a constant one, that constant. */
+static void forward_mode(void) {
+  static float zq[B * HQ * SQ * DQK], zk[B * HK * SK * DQK], one[B * HK * SK * DV], moved[B * HQ * SQ * DV],
+      moved_lse[B * HQ * SQ];
+  const int64_t of_q[] = {B, HQ, SQ, DQK}, of_k[] = {B, HK, SK, DQK}, of_v[] = {B, HK, SK, DV},
+                of_out[] = {B, HQ, SQ, DV}, of_lse[] = {B, HQ, SQ};
+  problem p;
+  onepass_options o;
+  onepass_tensor tq, tk, tv, tout, tlse;
+  size_t i;
+  fill(&p);
+  for (i = 0; i < sizeof one / sizeof *one; ++i) one[i] = 2;
+  CHECK(onepass_tensor_init(&tq, zq, ONEPASS_F32, 4, of_q) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tk, zk, ONEPASS_F32, 4, of_k) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tv, one, ONEPASS_F32, 4, of_v) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tout, moved, ONEPASS_F32, 4, of_out) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tlse, moved_lse, ONEPASS_F32, 3, of_lse) == ONEPASS_OK);
+  onepass_options_init(&o, sizeof o);
+  o.lse = &p.tlse, o.tlse = &tlse;
+  FAILS(onepass_jvp(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_SHAPE, "tq must be given");
+  o.tq = &tq, o.tk = &tk, o.tout = &tout;
+  FAILS(onepass_jvp(&p.tq, &p.tk, &p.tv, &p.tout, &o), ONEPASS_BAD_VALUE, "tv must not be NULL");
+  o.tv = &tv;
+  moved_lse[0] = 777;
+  CHECK(onepass_jvp(&p.tq, &p.tk, &p.tv, &p.tout, &o) == ONEPASS_OK);
+  CHECK(is_attention(&p, 0));
+  for (i = 0; i < sizeof moved / sizeof *moved; ++i) CHECK(fabs(moved[i] - 2) < 1e-5);
+  for (i = 0; i < sizeof moved_lse / sizeof *moved_lse; ++i) CHECK(moved_lse[i] == 0);
+}
+
 /* Runs the tasks backwards on this thread, as a host's pool may. */
 static int calls = 0;
 static void backwards(void* user, int64_t tasks, onepass_task task, void* context) {
@@ -324,6 +354,7 @@ void test_success(void) {
   gradients();
   cascades();
   expressions();
+  forward_mode();
   older_options();
   plan_and_run();
   merging();

@@ -23,8 +23,8 @@ struct Numbers {
   std::vector<std::uint8_t> seen;
   std::vector<std::int32_t> cu_q, cu_k;
 
-  explicit Numbers(const Problem& p) {
-    std::mt19937 rng(5);
+  explicit Numbers(const Problem& p, unsigned seed = 5) {
+    std::mt19937 rng(seed);
     std::normal_distribution<float> normal;  // fp32: the oracle can be given the same numbers
     const auto fill = [&](std::int64_t n) {
       std::vector<Real> x(static_cast<std::size_t>(n));

@@ -109,7 +109,7 @@ struct Case {
 inline Case random_case(Problem problem) {
   Case c{std::move(problem)};
   c.seed = static_cast<std::uint64_t>(among(0, 1000));
-  c.distribution = check::kDistributions[among(0, c.problem.op == kBackward ? 2 : 3)];
+  c.distribution = check::kDistributions[among(0, is_derivative(c.problem.op) ? 2 : 3)];
   c.placement = *rc::gen::element(check::Placement::middle, check::Placement::page_end, check::Placement::page_start);
   return c;
 }

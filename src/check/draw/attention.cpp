@@ -17,7 +17,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse };
+enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse, kTQ = 120, kTK, kTV, kTBias, kTSinks };
 
 // The sequence's rows of queries as a view.
 KeyValueView rows_of(const ConstTensor& t, const Sequence& seq) {
@@ -207,6 +207,37 @@ void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
   }
 }
 
+// Tangents of the rows of one sequence.
+void draw_row_tangents(const Problem& p, const Tensors& t, std::uint64_t seed, std::int64_t b) {
+  const Sequence seq = sequence_of(p, t, b);
+  const Unseen unseen(p, t, seq, b);
+  const auto draw = [&](const ConstTensor& tensor, const KeyValueView& view, Stream stream, std::int64_t heads,
+                        std::int64_t count, auto hidden) {
+    const std::int64_t dim = tensor.shape[tensor.rank - 1];
+    fill_rows(tensor, view, heads, count, false, [&](std::int64_t h, std::int64_t i, float* row) {
+      Random r(seed, {stream, b, h, i});
+      for (std::int64_t d = 0; d < dim; ++d) row[d] = r.normal();
+      if (hidden(h, i)) fill_nan(row, dim);
+    });
+  };
+  const auto row = [&](std::int64_t h, std::int64_t i) { return unseen.row(h, i); };
+  const auto key = [&](std::int64_t h, std::int64_t j) { return unseen.key(h, j); };
+  draw(t.tq, rows_of(t.tq, seq), kTQ, p.heads_q, seq.seq_q, row);
+  draw(t.tk, KeyValueView(t.tk, seq), kTK, p.heads_kv, seq.seq_k, key);
+  draw(t.tv, KeyValueView(t.tv, seq), kTV, p.heads_kv, seq.seq_k, key);
+}
+
+// tensor[at] for all of its elements, and the same element of `beside`: f(at, at in `beside`).
+template <class F>
+void each_element(const ConstTensor& t, const ConstTensor& beside, F f) {
+  for (std::int64_t i = 0; i < t.elements(); ++i) {
+    std::int64_t at = 0, other = 0, rest = i;
+    for (int d = t.rank - 1; d >= 0; rest /= t.shape[d--])
+      at += rest % t.shape[d] * t.stride[d], other += rest % t.shape[d] * beside.stride[d];
+    f(at, other);
+  }
+}
+
 }  // namespace
 
 void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
@@ -226,6 +257,20 @@ void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distri
 void draw_backward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   draw_forward(p, t, seed, distribution);
   draw_upstream(p, t, seed);
+}
+
+void draw_tangents(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  draw_forward(p, t, seed, distribution);
+  for (std::int64_t b = 0; b < p.batch; ++b) draw_row_tangents(p, t, seed, b);
+  Random bias(seed, {kTBias}), sinks(seed, {kTSinks});
+  if (p.tbias)
+    each_element(t.tbias, t.bias, [&](std::int64_t at, std::int64_t of) {
+      const bool hidden = load_element(t.bias.data, t.bias.dtype, of) == -INFINITY;
+      store_element(const_cast<void*>(t.tbias.data), t.tbias.dtype, at, hidden ? NAN : bias.normal());
+    });
+  if (p.tsinks)
+    for (std::int64_t h = 0; h < p.heads_q; ++h)
+      Inputs::writable<float>(t.tsinks)[h * t.tsinks.stride[0]] = sinks.normal();
 }
 
 }  // namespace onepass::check

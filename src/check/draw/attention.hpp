@@ -12,4 +12,7 @@ void draw_forward(const Problem& problem, const Tensors& tensors, std::uint64_t 
 // The same, with dout and dlse N(0, 1).
 void draw_backward(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
 
+// draw_forward, and tangents N(0, 1). A bias of -inf has a tangent of NaN, which reaches nothing.
+void draw_tangents(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
+
 }  // namespace onepass::check

@@ -4,15 +4,14 @@
 
 #include "algebra/numerics.hpp"
 #include "base/text.hpp"
+#include "check/verdict/sums.hpp"
 #include "check/verdict/tally.hpp"
 #include "check/verdict/verdict.hpp"
 #include "problem/roles.hpp"
 #include "problem/softmax/softmax_problem.hpp"
 
 namespace onepass::check {
-namespace {
 
-// |scale| |q| max|k| over the call: the size of a score's largest terms.
 double score_terms(const Inputs& in) {
   const Problem& p = in.problem;
   const auto longest = [&](const ConstTensor& t, std::int64_t heads, bool of_keys) {
@@ -37,16 +36,16 @@ double score_terms(const Inputs& in) {
          longest(in.tensors.k, p.heads_kv, true);
 }
 
-// The error of a product of a probability and, with softcap, of the cap's slope 1 - tanh^2, as a share of the sizes of
-// the terms. The slope falls like e^(-2 |s| / softcap) and s is known to u t.
-double unsure(const Problem& p, double t) {
+double gradient_error(const Problem& p, double t) {
   return rounding_unit(DType::f32) * (2 * t + (p.softcap > 0 ? 2 * t / double{p.softcap} : 0) + 16);
 }
+
+namespace {
 
 class GradientJudge {
  public:
   GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
-      : in_(in), oracle_(oracle), base_(base), unsure_(unsure(in.problem, score_terms(in))) {}
+      : in_(in), oracle_(oracle), base_(base), unsure_(gradient_error(in.problem, score_terms(in))) {}
 
   Verdict judge() {
     Verdict worst;
@@ -64,45 +63,11 @@ class GradientJudge {
   }
 
  private:
-  Verdict gradient(const RoleRow& row, std::string& violation) {
-    const Tensor& t = in_.tensors.*row.output;
-    const reference::DenseGradient &oracle = oracle_.of(row.role), &base = base_.of(row.role);
-    Verdict v;
-    Tally tally;
-    double rounding = 0, most_terms = 0, sum_terms = 0;
-    const double stored = weights_error(in_.problem.dtype);
-    const std::int64_t group = row.unit_last ? t.shape[t.rank - 1] : 1;
-    std::string worst;
-    const auto look = [&](std::int64_t offset, std::int64_t at) {
-      const float x = load_element(t.data, t.dtype, offset);
-      const double ref = oracle.value[at];
-      const float r = with_float_type(
-          t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
-      const auto here = [&] { return text(row.name, "[", at, "] is ", x, " but the reference is ", ref); };
-      if (std::isfinite(r) != std::isfinite(x) && violation.empty()) violation = here();
-      if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty())
-        violation = here() + ": nothing contributes to it";
-      if (!std::isfinite(r) || !std::isfinite(x)) return;
-      const double terms = std::isfinite(oracle.terms[at]) ? oracle.terms[at] : 0;
-      const double squares = oracle.stored_squares.empty() ? 0 : oracle.stored_squares[at];
-      const double bound = unsure_ * terms + stored * (std::isfinite(squares) ? std::sqrt(squares) : 0);
-      most_terms = std::max(most_terms, terms);
-      sum_terms += terms;
-      if (tally.add(std::abs(static_cast<double>(x) - ref), std::abs(base.value[at] - ref), std::abs(ref), bound,
-                    half_ulp(t.dtype, std::abs(ref) + bound) + kFlushed))
-        worst = here();
-      rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
-      if ((at + 1) % group == 0) tally.close(ref);
-    };
-    reference::each_number(in_.problem, in_.tensors, row, t, look);
-    tally.conclude(v, 3, 2 * rounding + unsure_ * most_terms, 2,
-                   rounding_unit(t.dtype) * tally.mean_size() + unsure_ * sum_terms / tally.count());
-    if (v.max_error > v.max_allowed && violation.empty())
-      violation = text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")");
-    if (v.mean_error > v.mean_allowed && violation.empty())
-      violation = text("the mean error of ", row.name, " is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ",
-                       v.mean_base, ")");
-    return v;
+  Verdict gradient(const RoleRow& row, std::string& violation) const {
+    return judge_sums(
+        in_, row, oracle_.of(row.role), base_.of(row.role), unsure_,
+        [&](const Look& look) { reference::each_number(in_.problem, in_.tensors, row, in_.tensors.*row.output, look); },
+        violation);
   }
 
   const Inputs& in_;
@@ -111,6 +76,48 @@ class GradientJudge {
 };
 
 }  // namespace
+
+Verdict judge_sums(const Inputs& in, const RoleRow& row, const reference::DenseGradient& oracle,
+                   const reference::DenseGradient& base, double unsure, const std::function<void(const Look&)>& each,
+                   std::string& violation) {
+  const Tensor& t = in.tensors.*row.output;
+  Verdict v;
+  Tally tally;
+  double rounding = 0, most_terms = 0, sum_terms = 0;
+  const double stored = weights_error(in.problem.dtype);
+  const std::int64_t group = row.unit_last ? t.shape[t.rank - 1] : 1;
+  std::string worst;
+  const auto look = [&](std::int64_t offset, std::int64_t at) {
+    const float x = load_element(t.data, t.dtype, offset);
+    const double ref = oracle.value[at];
+    const float r = with_float_type(
+        t.dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(static_cast<float>(ref))); });
+    const auto here = [&] { return text(row.name, "[", at, "] is ", x, " but the reference is ", ref); };
+    if (std::isfinite(r) != std::isfinite(x) && violation.empty()) violation = here();
+    if (ref == 0 && oracle.terms[at] == 0 && x != 0 && violation.empty())
+      violation = here() + ": nothing contributes to it";
+    if (!std::isfinite(r) || !std::isfinite(x)) return;
+    const double terms = std::isfinite(oracle.terms[at]) ? oracle.terms[at] : 0;
+    const double squares = oracle.stored_squares.empty() ? 0 : oracle.stored_squares[at];
+    const double bound = unsure * terms + stored * (std::isfinite(squares) ? std::sqrt(squares) : 0);
+    most_terms = std::max(most_terms, terms);
+    sum_terms += terms;
+    if (tally.add(std::abs(static_cast<double>(x) - ref), std::abs(base.value[at] - ref), std::abs(ref), bound,
+                  half_ulp(t.dtype, std::abs(ref) + bound) + kFlushed))
+      worst = here();
+    rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
+    if ((at + 1) % group == 0) tally.close(ref);
+  };
+  each(look);
+  tally.conclude(v, 3, 2 * rounding + unsure * most_terms, 2,
+                 rounding_unit(t.dtype) * tally.mean_size() + unsure * sum_terms / tally.count());
+  if (v.max_error > v.max_allowed && violation.empty())
+    violation = text(worst, ": off by ", v.max_error, ", allowed ", v.max_allowed, " (base ", v.max_base, ")");
+  if (v.mean_error > v.mean_allowed && violation.empty())
+    violation = text("the mean error of ", row.name, " is ", v.mean_error, ", allowed ", v.mean_allowed, " (base ",
+                     v.mean_base, ")");
+  return v;
+}
 
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base) {
   return GradientJudge(inputs, oracle, base).judge();

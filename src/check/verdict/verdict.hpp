@@ -62,6 +62,11 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
 
+// Judges tout and tlse by 1 to 3 of the gradients, after out and lse have been judged. T is the sum of the sizes of an
+// element's terms, those of the products in dS included; the products of tq and k, and of q and tk, add 2 sqrt(d) u T.
+Verdict judge_tangents(const Inputs& inputs, const reference::DenseTangents& oracle,
+                       const reference::DenseTangents& base);
+
 // Judges a softmax over rows by 1 to 4, element by element: a score is known to u |scale x| and e^s to that share of
 // itself. The backward is judged by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| +
 // sum|dy y|), t = max|y| of a logarithm, else 0.
@@ -89,7 +94,7 @@ bool same_kind(float x, float reference);
 Verdict concluded(Verdict verdict, const std::string& worst, std::string violation, const Inputs& inputs);
 
 inline bool can_judge(const Problem& problem, Distribution distribution) {
-  return distribution != Distribution::huge || (problem.gradients == Gradients{} && !problem.row_lse);
+  return distribution != Distribution::huge || (!is_derivative(problem.op) && !problem.row_lse);
 }
 
 // Judges by the rule of the inputs' operator (check/operators.hpp). An FP8 attention is judged as the attention on what

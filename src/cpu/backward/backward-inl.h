@@ -20,10 +20,10 @@
 
 #include "algebra/ceil_div.hpp"
 #include "cpu/backward/gradients-inl.h"
-#include "cpu/backward/mods-inl.h"
 #include "cpu/backward/nonfinite-inl.h"
 #include "cpu/flash/pack-inl.h"
 #include "cpu/flash/segments-inl.h"
+#include "cpu/flash/slopes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -192,7 +192,8 @@ struct BackwardTask {
     };
     if (!panel.scores.modified()) return apply.template operator()<Part::all>();
     apply.template operator()<Part::before_mod>();
-    change_scores_and_slopes(call, block_rows, scratch, panel, lo, hi,
+    change_scores_and_slopes(call.forward, block_rows, panel.scores, panel.vecs, lo, hi,
+                             {scratch.duals, scratch.dual_numbers, scratch.flash.mods.integers},
                              scratch.flash.scores + (lo - block.first) * kPanel, scratch.mod_slope);
     apply.template operator()<Part::after_mod>();
   }

@@ -75,7 +75,10 @@ constexpr std::string_view kForwardWords[] = {"operator",  "b",      "h",      "
                                               "kv_dtype",  "v_in_k", "fp8",    "tree"},
                            kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
                                                "out",      "device", "layout", "align", "alignment", "window",
-                                               "buffer",   "varlen", "packed", "grads", "grad"};
+                                               "buffer",   "varlen", "packed", "grads", "grad"},
+                           kJvpWords[] = {"operator",  "b",      "h",      "s",      "d",
+                                          "dtype",     "out",    "device", "layout", "align",
+                                          "alignment", "window", "buffer", "varlen", "packed"};
 
 // A line without grads=.. asks for dq, dk and dv, of q's dtype.
 void complete_gradients(Problem& p, Said said) {
@@ -103,10 +106,10 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   const bool backward = is_backward(op);
   for_each_option([&](const OptionRow& row, auto option) {  // seq_q and seq_k hold the bounds
     if (!row.word) return;
-    if (takes_option(row, backward)) p.*option = a.*option;
+    if (takes_option(row, op)) p.*option = a.*option;
     // `deterministic` alone is for gradients only; a forward is, whatever it says.
-    want(!backward || row.backward || a.*option == Attention{}.*option, ErrorCode::bad_value, p.op->call,
-         " does not support ", row.word);
+    want(!is_derivative(op) || takes_option(row, op) || a.*option == Attention{}.*option, ErrorCode::bad_value,
+         p.op->call, " does not support ", row.word);
   });
   for (const auto& [name, bound, used] :
        {std::tuple{"max_seqlen_q", a.max_seqlen_q, p.varlen}, {"max_seqlen_k", a.max_seqlen_k, p.packed_k() || paged}})
@@ -172,11 +175,14 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     p.want_lse = t.lse.given();
     p.want_recomputed = t.recomputed.given();
     p.want_row_max = t.row_max.given();
+    p.tbias = t.tbias.given();
+    p.tsinks = t.tsinks.given();
+    p.want_tlse = t.tlse.given();
   }
   take_layout(p, t);
   p.fp8 = a.fp8;
   if (p.fp8 && !p.fp8->hadamard) p.fp8->seed = 0;
-  p.v_in_k = !backward && !p.fp8 && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
+  p.v_in_k = !is_derivative(op) && !p.fp8 && is_in_k(t.v, t.k) && p.layout.v == p.layout.k && p.dim_v <= p.dim_qk;
   for (const auto& [name, tensor] : t.mod_buffers) {
     const std::string called = "mod buffer " + shown(name);
     check_tensor(called, tensor);
@@ -217,7 +223,17 @@ constinit const Operator kForward{.word = "fwd",
               .problem_of = attention_problem_of,
               .validate = validate_attention,
               .check_contents = check_contents,
-              .complete = complete_gradients};
+              .complete = complete_gradients},
+    kJvp{.word = "jvp",
+         .call = "jvp",
+         .base = Role::q,
+         .uses = attention_uses(&RoleRow::jvp),
+         .words = kJvpWords,
+         .attention = true,
+         .tangents = true,
+         .problem_of = attention_problem_of,
+         .validate = validate_attention,
+         .check_contents = check_contents};
 
 Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   check_roles(op, t);
@@ -231,7 +247,7 @@ Problem problem_of_call(Op op, const Tensors& t, const CallOptions& a, Mods* mod
   return problem_of(op, t, a, mods);
 }
 Problem problem_of(const Tensors& t, const Attention& a) {
-  return problem_of_call(t.dout.given() ? kBackward : kForward, t, CallOptions{a});
+  return problem_of_call(t.dout.given() ? Op(kBackward) : t.tout.given() ? Op(kJvp) : Op(kForward), t, CallOptions{a});
 }
 
 CallOptions attention_of(const Problem& p) {

@@ -40,9 +40,16 @@ void validate_gradients(const Problem& p) {
        ErrorCode::bad_stride, "dalibi_slopes must have a batch dimension, as alibi_slopes has");
 }
 
+void validate_tangents(const Problem& p) {
+  for (const auto& [tangent, of, asked, given] : {std::tuple{"tbias", "bias", p.tbias, p.bias.has_value()},
+                                                  {"tsinks", "sinks", p.tsinks, p.sinks},
+                                                  {"tlse", "lse", p.want_tlse, p.want_lse}})
+    want(!asked || given, ErrorCode::bad_value, tangent, " requires ", of);
+}
+
 void validate_v_in_k(const Problem& p) {
   if (!p.v_in_k) return;
-  want(!is_backward(p.op), ErrorCode::bad_value, p.op->call, " does not support v_in_k");
+  want(!is_derivative(p.op), ErrorCode::bad_value, p.op->call, " does not support v_in_k");
   want(p.dim_v <= p.dim_qk, ErrorCode::bad_shape, "with v_in_k, dim_v must be at most ", p.dim_qk, ", as dim_qk (got ",
        p.dim_v, ")");
   want(p.layout.v == p.layout.k, ErrorCode::bad_stride, "with v_in_k, v must have the strides of k");
@@ -50,7 +57,7 @@ void validate_v_in_k(const Problem& p) {
 
 // K and V as a cache.
 void validate_cache(const Problem& p) {
-  want(!is_backward(p.op) || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value, p.op->call,
+  want(!is_derivative(p.op) || !(p.seqused || p.paged() || p.batch_invariant), ErrorCode::bad_value, p.op->call,
        " does not support ",
        p.paged()   ? "page_table"
        : p.seqused ? "seqused_k"
@@ -93,7 +100,7 @@ void validate_block_mask(const Problem& p) {
 // The last tokens of each sequence as a tree.
 void validate_tree(const Problem& p) {
   if (p.drafts == 0) return;
-  want(!is_backward(p.op), ErrorCode::bad_value, p.op->call, " does not support tree");
+  want(!is_derivative(p.op), ErrorCode::bad_value, p.op->call, " does not support tree");
   want(p.drafts > 0 && p.drafts <= kMostDrafts, ErrorCode::bad_shape, "tree must have 1 to ", kMostDrafts,
        " drafts of a sequence (got ", p.drafts, ")");
   want(p.band.causal && p.band.align == Align::bottom_right, ErrorCode::bad_value,
@@ -124,7 +131,7 @@ void validate_fp8(const Problem& p) {
   const bool fp8 = p.dtype == DType::f8e4m3;
   want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "k and v must be ",
        name_of(p.dtype), ", as q", fp8 ? "" : ", or fp8_e4m3", " (got ", name_of(p.key_dtype()), ")");
-  want(!is_backward(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, p.op->call,
+  want(!is_derivative(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, p.op->call,
        " does not support fp8_e4m3 ", fp8 ? "q, k and v" : "k and v");
   for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
                                  {Role::k_descale, p.key_dtype()},
@@ -244,6 +251,7 @@ Mods validate_attention(const Problem& p) {
   validate_tree(p);
   validate_block_mask(p);
   validate_v_in_k(p);
+  validate_tangents(p);
   validate_gradients(p);  // what follows asks for the shapes of all roles
   for (const Role role : {Role::q, Role::k, Role::v, Role::out}) {
     const Dims n = shape_of(p, row_of(role)).size;

@@ -38,6 +38,7 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
   switch (row.types) {
     case Types::data:
       if (!is_data(t)) refuse("fp32, fp16 or bf16");
+      if (row.dtype_of != row.role) as(row.dtype_of);
       return;
     case Types::query:
       if (row.role != base_.role) break;
@@ -87,7 +88,7 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
   if (t != base) refuse(name_of(base), ", as ", base_.name);
 }
 
-// A gradient has the shape of what it is the gradient of.
+// A gradient or a tangent has the shape of what it belongs to.
 void RoleChecks::check_gradient(const RoleRow& row, const ConstTensor& t) const {
   const RoleRow& base = row_of(row.gradient_of);
   const ConstTensor of = tensor_of(all_, base);

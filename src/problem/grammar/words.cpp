@@ -129,7 +129,7 @@ bool speaks_of(Op op, std::string_view subject) {
     return use_of(*row, op) != Use::none && (row->role != Role::out || !strides_in_one(op));
   if (const RoleRow* row = tensor_about(subject)) return is_optional(*row, op);
   const OptionRow* row = option_about(subject);
-  return row && is_attention(op) && takes_option(*row, is_backward(op));
+  return row && is_attention(op) && takes_option(*row, op);
 }
 
 std::string to_string(const Problem& p) {

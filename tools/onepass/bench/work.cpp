@@ -60,6 +60,9 @@ Work backward(const Problem& p) {
   return attending(p, p.dim_qk * (s + g.dq + g.dk) + p.dim_v * (dp + g.dv));
 }
 
+// Six products for two: S and two for its derivative; O and two for its own.
+Work jvp(const Problem& p) { return attending(p, 3 * (p.dim_qk + p.dim_v)); }
+
 // The others read once and write once.
 Work merge(const Problem& p) {
   const auto row = [&](DType t, bool lse) { return static_cast<double>(p.dim_v) * bytes_of(t) + (lse ? 4 : 0); };
@@ -109,14 +112,9 @@ Work work_of(const Problem& p) {
   static constexpr struct {
     Op op;
     Work (*work)(const Problem&);
-  } kWork[]{{kForward, forward},
-            {kMerge, merge},
-            {kBackward, backward},
-            {kSoftmax, softmax},
-            {kSoftmaxBackward, softmax_backward},
-            {kQuantize, quantize},
-            {kFlatGemm, gemm},
-            {kLinear, gemm},
+  } kWork[]{{kForward, forward},   {kMerge, merge},     {kBackward, backward},
+            {kJvp, jvp},           {kSoftmax, softmax}, {kSoftmaxBackward, softmax_backward},
+            {kQuantize, quantize}, {kFlatGemm, gemm},   {kLinear, gemm},
             {kAppend, append}};
   return row_of(kWork, p.op).work(p);
 }
