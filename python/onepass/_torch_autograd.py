@@ -15,11 +15,13 @@ from ._torch_op import (
     INPUTS,
     NAMES,
     OPERATORS,
+    TANGENTS,
     Call,
     attention,
     attention_backward,
     compute,
     compute_backward,
+    compute_tangents,
     new_results,
 )
 
@@ -29,7 +31,7 @@ def _options(c: Any) -> Any:
 
 
 def _no_forward_mode(ctx: Any, *tangents: Any) -> None:
-    raise NotImplementedError("onepass.torch.attention does not support forward-mode differentiation (jvp)")
+    raise NotImplementedError("onepass.torch.attention does not support forward mode over a derivative")
 
 
 def _gradients(inputs: Any, options: Any, out: Any, lse: Any, wanted: Any, dout: Any, dlse: Any) -> Any:
@@ -88,10 +90,8 @@ def record(c: Any, out: Any, lse: Any) -> Any:
 class Differentiable(torch.autograd.Function):
     """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call.
 
-    _torch_vmap adds the rule for vmap to it and to Once.
+    _torch_vmap adds the rule for vmap to it, to Along and to Once.
     """
-
-    jvp = staticmethod(_no_forward_mode)
 
     @staticmethod
     def forward(*args: Any) -> Any:
@@ -102,8 +102,25 @@ class Differentiable(torch.autograd.Function):
         c = Call(*inputs)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*c[: len(INPUTS)], *output[:2], *(c.mod_buffers or ()))
+        saved = (*c[: len(INPUTS)], *output[:2], *(c.mod_buffers or ()))
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
         ctx.options = _options(c)[1:]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        inputs, buffers = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) + 2 :]
+        c = Call(*inputs, list(buffers) or None, *ctx.options)
+        given = dict(zip(NAMES, tangents))
+        for name in INPUTS:
+            if given[name] is not None and name not in TANGENTS:
+                raise NotImplementedError(f"onepass.torch.attention does not support a tangent of {name}")
+        if any(getattr(c, name) is not None for name in CACHE):
+            raise RuntimeError(f"attention to a cache ({', '.join(CACHE)}) does not support forward mode")
+        if c.fp8 is not None or not c.k.dtype.itemsize > 1:
+            raise RuntimeError("FP8 attention does not support forward mode")
+        arguments = (*c, *(given[name] for name in TANGENTS))
+        return *(Along.apply(*arguments) if _transformed() else compute_tangents(*arguments)), None
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> tuple[Any, ...]:
@@ -111,6 +128,24 @@ class Differentiable(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
         grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
         return *grads, *(None,) * (len(NAMES) - len(grads))
+
+
+class Along(torch.autograd.Function):
+    """The derivative along tangents, which cannot be differentiated again."""
+
+    jvp = staticmethod(_no_forward_mode)
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return compute_tangents(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> None:
+        raise RuntimeError("onepass.torch.attention does not support second derivatives")
 
 
 class Once(torch.autograd.Function):
@@ -219,9 +254,16 @@ def _below_autograd(op: Any) -> Any:
 _forward_below, _backward_below = _below_autograd(attention), _below_autograd(attention_backward)
 
 
+def _has_tangents(tensors: Any) -> bool:
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return False
+    return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
 def _with_autograd(*args: Any) -> Any:
-    tangents = forward_ad._current_level >= 0  # which autograd.Function refuses
-    if _transformed() or not (needs_gradient(args) or tangents):
+    if not _transformed() and _has_tangents(args[: len(INPUTS)]):
+        return Differentiable.apply(*Call(*args)._replace(return_lse=True))
+    if _transformed() or not needs_gradient(args):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
     out, lse, most = _forward_below(*c)

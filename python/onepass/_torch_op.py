@@ -43,6 +43,7 @@ def _same_words(function: Any) -> tuple[str, ...]:
 
 
 WORDS, _BACKWARD_WORDS = _same_words(onepass.attention), _same_words(onepass.attention_backward)
+_TANGENT_WORDS = tuple(name for name in _same_words(onepass.jvp) if name != "return_lse")
 
 # True if libonepass_torch.so has registered the operators, which then compute by its kernels.
 LOADED = torch._C._dispatch_has_kernel("onepass::attention")
@@ -174,6 +175,25 @@ def compute_backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, c: A
             **_arguments(c, _BACKWARD_WORDS),
         )
     return into
+
+
+def _detached(x: Any) -> Any:
+    if isinstance(x, list):
+        return [y.detach() for y in x]
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+TANGENTS = ("q", "k", "v", "bias", "sinks")  # inputs that have one
+
+
+def compute_tangents(*args: Any) -> Any:
+    """(tout, tlse) of the fields of a Call and of the tangents of TANGENTS, None for 0, on plain tensors."""
+    plain = [_detached(x) for x in args]  # primals may be dual tensors
+    c, tangents = Call(*plain[: len(NAMES)]), dict(zip(TANGENTS, plain[len(NAMES) :]))
+    named = {f"t{name}": _readable(t) for name, t in tangents.items()}
+    jvp: Any = onepass.jvp  # whose overloads do not know dicts of options
+    found = jvp(*map(_readable, (c.q, c.k, c.v)), **named, **_arguments(c, _TANGENT_WORDS), return_lse=True)
+    return found[1], found[3]
 
 
 def _check_wanted(c: Any, wanted: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import library as operators
 
-from ._torch_autograd import Differentiable, Once, dispatched, dispatched_backward
+from ._torch_autograd import Along, Differentiable, Once, dispatched, dispatched_backward
 from ._torch_op import DIFFERENTIABLE, INPUTS, OPERATORS, Call
 
 
@@ -63,11 +63,15 @@ def backward(info: Any, in_dims: Any, *args: Any) -> Any:
     return _each(dispatched_backward, info, in_dims, args)
 
 
+def _along(info: Any, in_dims: Any, *args: Any) -> Any:
+    return _each(Along.apply, info, in_dims, args)
+
+
 def _once(info: Any, in_dims: Any, call: Any, *args: Any) -> Any:
     return backward(info, in_dims[1:], *args)
 
 
-_rules: tuple[tuple[Any, Any], ...] = ((Differentiable, forward), (Once, _once))
+_rules: tuple[tuple[Any, Any], ...] = ((Differentiable, forward), (Along, _along), (Once, _once))
 for _function, _rule in _rules:
     _function.vmap = staticmethod(_rule)
 operators.register_vmap("onepass::attention", forward, lib=OPERATORS)

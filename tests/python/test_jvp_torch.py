@@ -1,0 +1,98 @@
+"""Forward mode of onepass.torch.attention: torch.func and dual tensors, beside PyTorch's own of the textbook."""
+
+import onepass
+import pytest
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def torch_case(torch):
+    generator = torch.Generator().manual_seed(3)
+    x = [torch.randn(shape, generator=generator) for shape in ((2, 4, 6, 8), (2, 2, 9, 8), (2, 2, 9, 5), (4, 6, 9))]
+    return x, [torch.randn(y.shape, generator=generator) for y in x]
+
+
+def textbook(torch, q, k, v, bias):
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = q @ k.mT / q.shape[-1] ** 0.5 + bias
+    return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+
+def test_torch_func_jvp(torch):
+    x, t = torch_case(torch)
+
+    def mine(q, k, v, bias):
+        return onepass.torch.attention(q, k, v, bias=bias, return_lse=True)
+
+    found = torch.func.jvp(mine, tuple(x), tuple(t))
+    expected = torch.func.jvp(lambda *x: textbook(torch, *x), tuple(x), tuple(t))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for i in range(4):  # one tangent alone: the others are 0
+
+        def along(function, i=i):
+            return torch.func.jvp(lambda y: function(*x[:i], y, *x[i + 1 :])[0], (x[i],), (t[i],))
+
+        alone, other = along(mine), along(lambda *x: textbook(torch, *x))
+        torch.testing.assert_close(alone, other, rtol=1e-5, atol=1e-5)
+
+
+def test_forward_ad_of_dual_tensors(torch):
+    from torch.autograd import forward_ad
+
+    x, t = torch_case(torch)
+    expected = torch.func.jvp(lambda *x: textbook(torch, *x)[0], tuple(x), tuple(t))[1]
+    with forward_ad.dual_level():
+        q, k, v, bias = (forward_ad.make_dual(a, b) for a, b in zip(x, t))
+        out, tout = forward_ad.unpack_dual(onepass.torch.attention(q, k, v, bias=bias))
+        assert forward_ad.unpack_dual(onepass.torch.attention(*x[:3])).tangent is None
+    torch.testing.assert_close(tout, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, textbook(torch, *x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_gradcheck_in_forward_mode(torch):
+    x = [y[:1, :, :3].clone().requires_grad_() for y in torch_case(torch)[0][:3]]
+
+    def call(q, k, v):
+        return onepass.torch.attention(q, k, v, mask="causal_bottom_right", softcap=2.0)
+
+    assert torch.autograd.gradcheck(
+        call, x, eps=1e-2, atol=2e-3, rtol=2e-2, check_forward_ad=True, check_backward_ad=True, nondet_tol=0
+    )
+
+
+def test_jacfwd_and_jvp_over_examples(torch):
+    x, t = torch_case(torch)
+    q, k, v, bias = x
+    forward = torch.func.jacfwd(lambda y: onepass.torch.attention(y, k[:1], v[:1])[0, 0, 0])(q[:1])
+    reverse = torch.func.jacrev(lambda y: onepass.torch.attention(y, k[:1], v[:1])[0, 0, 0])(q[:1])
+    torch.testing.assert_close(forward, reverse, rtol=1e-4, atol=1e-5)
+
+    def one(q, k, v, tq):
+        return torch.func.jvp(lambda y: onepass.torch.attention(y[None], k[None], v[None]), (q,), (tq,))[1]
+
+    each = torch.vmap(one)(q, k, v, t[0])
+    expected = torch.func.jvp(lambda y: textbook(torch, y, k, v, 0.0)[0], (q,), (t[0],))[1]
+    torch.testing.assert_close(each[:, 0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loss_of_the_primal_and_a_detached_derivative(torch):
+    """MeanFlow's: gradients flow through the primal alone."""
+    x, t = torch_case(torch)
+    q = x[0].clone().requires_grad_()
+    out, tout = torch.func.jvp(lambda y: onepass.torch.attention(y, *x[1:3]), (q,), (t[0],))
+    (out - tout.detach()).square().sum().backward()
+    r = x[0].clone().requires_grad_()
+    (textbook(torch, r, *x[1:3], 0.0)[0] - tout.detach()).square().sum().backward()
+    torch.testing.assert_close(q.grad, r.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_refuses_what_has_no_derivative(torch):
+    x, _ = torch_case(torch)
+    slopes = torch.rand(4)
+    with pytest.raises(NotImplementedError, match="does not support a tangent of alibi_slopes"):
+        torch.func.jvp(lambda s: onepass.torch.attention(*x[:3], alibi_slopes=s), (slopes,), (slopes,))
+    with pytest.raises(NotImplementedError, match="does not support forward mode over a derivative"):
+        torch.func.hessian(lambda y: onepass.torch.attention(y, *x[1:3]).sum())(x[0])
