@@ -27,7 +27,7 @@ def check(options: dict[str, Any], arrays: Any, mod_buffers: Any = (), fp8: Any 
 
     Args:
       options: what ``_options.options`` gives, without arrays.
-      arrays: by their roles, ``without_values``. With ``dout`` it is a backward.
+      arrays: by their roles, ``without_values``. With ``dout`` it is a backward, with ``tout`` a jvp.
       mod_buffers: (name, array) of each.
       fp8: what ``fp8_options`` gives, of a call that quantizes.
     """
@@ -38,3 +38,4 @@ def check(options: dict[str, Any], arrays: Any, mod_buffers: Any = (), fp8: Any 
 
 # Tensors that a call may leave out; one that the operator does not have is not looked at.
 _ROLES = [name for name, *_ in _onepass.attention_tensors() if name not in ("q", "k", "v", "out", "dout")]
+_ROLES += ["tbias", "tsinks"]

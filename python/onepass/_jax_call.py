@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,17 +15,8 @@ from ._quantize import fp8_options
 # Inputs beside q, k and v, and what each is converted to.
 _SIDE = dict(_options._SIDE_INPUTS + _options._CACHE_INPUTS + _options._FP8_INPUTS)
 _CACHE = tuple(name for name, _ in _options._CACHE_INPUTS)
-_DIFFERENTIABLE = (*DATA, "bias", "alibi_slopes", "sinks")
-
-
-class Static:
-    """A value that is not an array, as a pytree without leaves."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-jax.tree_util.register_pytree_node(Static, lambda x: ((), x.value), lambda value, _: Static(value))
+_TANGENTS = (*DATA, "bias", "sinks")
+_DIFFERENTIABLE = (*_TANGENTS, "alibi_slopes")
 
 
 def operands(given: dict[str, Any]) -> tuple[Any, ...]:
@@ -87,9 +77,8 @@ class Call:
     def packed(self) -> bool:
         return "cu_seqlens_q" in self.names or "cu_seqlens_k" in self.names
 
-    def forward(self, values: Any) -> tuple[Any, ...]:
-        """(out, lse, row maxima); the last two are None unless they are asked for."""
-        q, v = values[0], values[2]
+    def job(self, q: Any, v: Any) -> Job:
+        """The custom call of the forward."""
         if q.ndim < 2 or v.ndim < 2:
             form = _options.batched(dict(self.options)["tokens_first"])
             raise ValueError(
@@ -102,8 +91,13 @@ class Call:
         for name in (name for name, is_asked in asked.items() if is_asked):
             results[name] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
         target = "onepass_attention_fp8" if dict(self.options)["fp8"] else "onepass_attention"
-        job = Job(target, self.names, tuple(results), tuple(results.values()), self.options)
-        found = dict(zip(results, run(job, *values)))
+        return Job(target, self.names, tuple(results), tuple(results.values()), self.options)
+
+    def forward(self, values: Any) -> tuple[Any, ...]:
+        """(out, lse, row maxima); the last two are None unless they are asked for."""
+        q, v = values[0], values[2]
+        job = self.job(q, v)
+        found = dict(zip(job.results, run(job, *values)))
         if self.packed:  # tokens behind the last sequence are not computed
             inside = self._inside("cu_seqlens_q", values, q.shape[0])
             found = {name: jnp.where(inside, x, -math.inf) for name, x in found.items() if name != "out"} | {
@@ -126,6 +120,25 @@ class Call:
                 raise ValueError(
                     f"attention does not return the gradient of {x}; pass jax.lax.stop_gradient({x}){hint}"
                 )
+
+    def along(self, values: Any, tangents: dict[str, Any]) -> tuple[Any, ...]:
+        """(tout, tlse) along the tangents, by the names of their operands; those that are left out are 0."""
+        for name in tangents:
+            if name not in _TANGENTS:
+                raise NotImplementedError(f"onepass.jax.attention does not support a tangent of {name} in forward mode")
+        of = dict(zip(self.names, values))
+        given = {f"t{name}": tangents[name] if name in tangents else jnp.zeros_like(of[name]) for name in DATA}
+        given |= {f"t{name}": x for name, x in tangents.items() if name not in DATA}
+        forward = dataclasses.replace(self, return_lse=True, return_max=False).job(of["q"], of["v"])
+        shapes = dict(zip(forward.results, forward.shapes))
+        results = {"out": shapes["out"], "tout": shapes["out"], "lse": shapes["lse"], "tlse": shapes["lse"]}
+        names = (*self.names, *given)
+        job = Job("onepass_attention_jvp", names, tuple(results), tuple(results.values()), self.options)
+        _, tout, _, tlse = run(job, *values, *given.values())
+        if self.packed:
+            inside = self._inside("cu_seqlens_q", values, of["q"].shape[0])
+            tout, tlse = jnp.where(inside[:, None, None], tout, 0), jnp.where(inside, tlse, 0)
+        return tout, tlse
 
     def backward(self, values: Any, upstream: Any, wanted: Any) -> Any:
         """The gradients in the order of names, None of those that are not wanted."""

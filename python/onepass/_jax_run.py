@@ -103,6 +103,10 @@ class Job:
     def backward(self) -> bool:
         return "dout" in self.names
 
+    @property
+    def forward_mode(self) -> bool:
+        return "tq" in self.names
+
     def loops(self, mapped: Any) -> Any:
         """True if vmap has to loop, because the mapped axis in the batch would mean something else."""
         o = dict(self.options)
@@ -121,7 +125,7 @@ def run(job: Any, *values: Any) -> Any:
     """The results of a custom call, a tuple."""
     if not job.backward:
         _check(job, values)
-    attributes = _attributes(job.options, job.backward)
+    attributes = _attributes(job.options, job.backward or job.forward_mode)
     shapes = [jax.ShapeDtypeStruct(*shape) for shape in job.shapes]
     call = jax.ffi.ffi_call(job.target, shapes, vmap_method="sequential")
 
@@ -132,44 +136,46 @@ def run(job: Any, *values: Any) -> Any:
 
     @called.def_vmap
     def mapped_run(size: int, mapped: Any, *values: Any) -> tuple[Any, ...]:
-        results = _looped(job, mapped, values) if job.loops(mapped) else _folded(job, size, mapped, values)
+        once = functools.partial(run, job)
+        results = looped(once, mapped, values) if job.loops(mapped) else folded(job, size, mapped, values, run)
         return results, (True,) * len(results)
 
-    # custom_vjp has taken the first derivative: a second one, or one in forward mode, comes here.
-    once = "onepass.jax.attention supports first derivatives in reverse mode only"
-    return undifferentiable(called, once)(*values)
+    # The rules of _jax_derivative have taken the first derivative: a second one comes here.
+    return undifferentiable(called, "onepass.jax.attention supports first derivatives only")(*values)
 
 
-def _looped(job: Any, mapped: Any, values: Any) -> Any:
+def looped(call: Any, mapped: Any, values: Any) -> Any:
+    """call of each of the examples, which lie along the first axis of what is mapped."""
+
     def once(ones: Any) -> Any:
         ones = iter(ones)
-        return run(job, *(next(ones) if is_mapped else x for x, is_mapped in zip(values, mapped)))
+        return call(*(next(ones) if is_mapped else x for x, is_mapped in zip(values, mapped)))
 
     return jax.lax.map(once, tuple(x for x, is_mapped in zip(values, mapped) if is_mapped))
 
 
-def _folded(job: Any, size: int, mapped: Any, values: Any) -> Any:
-    """The mapped axis, which is the first, in the batch: for mapped q, k and v that is the same memory."""
+def folded(job: Any, size: int, mapped: Any, values: Any, call: Any) -> Any:
+    """call(job, *values) with the mapped axis, which is the first, in the batch: for q, k and v the same memory."""
     shapes = {name: x.shape[1:] if is_mapped else x.shape for name, x, is_mapped in zip(job.names, values, mapped)}
     batch = shapes["q"][0]
-    folded = []
+    joined = []
     for name, x, is_mapped in zip(job.names, values, mapped):
         shape = shapes[name]
         repeated = name == "sinks" or (name == "alibi_slopes" and len(shape) == 1)
         if name in (*SCORES, *_FACTORS):
             repeated = shape[0] == 1
         if repeated and not is_mapped and f"d{name}" not in job.results:
-            folded.append(x)
+            joined.append(x)
             continue
         own = shape if len(shape) > 1 or name in ("seqused_k", *_FACTORS) else (1, *shape)
         x = x.reshape((size if is_mapped else 1, *own))
-        folded.append(jnp.broadcast_to(x, (size, batch, *own[1:])).reshape((size * batch, *own[1:])))
-    of = dict(zip(job.names, folded))
+        joined.append(jnp.broadcast_to(x, (size, batch, *own[1:])).reshape((size * batch, *own[1:])))
+    of = dict(zip(job.names, joined))
     new_shapes = []
     for name, (shape, dtype) in zip(job.results, job.shapes):
         source = of.get(name[1:]) if name.startswith("d") else None
         new_shapes.append((source.shape if source is not None else (size * batch, *shape[1:]), dtype))
-    results = run(dataclasses.replace(job, shapes=tuple(new_shapes)), *folded)
+    results = call(dataclasses.replace(job, shapes=tuple(new_shapes)), *joined)
     return tuple(_unfolded(x, size, batch, shape) for x, (shape, _) in zip(results, job.shapes))
 
 

@@ -4,14 +4,12 @@ XLA calls the library through its foreign function interface, inside of what it 
 where they lie, and on CUDA the work is put on XLA's stream and not waited for. Gradients are the library's own.
 """
 
-import dataclasses
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
-from . import _devices, _jax_call, _merge, _onepass, _options, _unknown, _values
+from . import _devices, _jax_call, _jax_derivative, _merge, _onepass, _options, _unknown, _values
 from ._flex import jaxpr
 from ._flex.trace import texts
 from ._jax_append import append_kv
@@ -85,10 +83,10 @@ def attention(
 ):
     """``onepass.attention`` of JAX arrays, traced or not.
 
-    Differentiable by q, k, v, bias, sinks and alibi_slopes (backwards, once), but where q, k or v is float8_e4m3fn or
-    quantized to it, or k and v are a cache. Under vmap the mapped axis joins the batch where that says the same, and is
-    looped over where it does not: packed and paged sequences, dropout, expressions, sinks that are mapped or
-    differentiated.
+    Differentiable once by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward
+    mode (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). FP8 attention and attention to a cache have no derivative.
+    Under vmap the mapped axis joins the batch where that says the same, and is looped over where it does not: packed
+    and paged sequences, dropout, expressions, sinks that are mapped or differentiated.
 
     Args:
       layout: ``"bhsd"``: q, k, v and the result are ``[batch, heads, seq, dim]``, lse is ``[batch, heads, seq]``;
@@ -125,7 +123,7 @@ def attention(
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
     call = _jax_call.Call(names, options, bool(return_lse), dtype, _options.asks_for_max(return_max))
-    out, lse, most = _jitted(call, arrays)
+    out, lse, most = _jax_derivative.attention(call, arrays)
     if most is not None:
         most = jax.lax.stop_gradient(most)
     if return_max == "head":
@@ -232,32 +230,3 @@ def merge(outs, lses):
     lse = jnp.where(some, top + jnp.log(total), -math.inf)
     out = sum(x * w[..., None] for x, w in zip(read, weights)) / total[..., None]
     return out, lse.T if packed else lse
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(call, arrays):
-    return call.forward(arrays)
-
-
-def _forward(call, arrays):
-    values = tuple(x.value for x in arrays)
-    wanted = tuple(name for name, x in zip(call.names, arrays) if x.perturbed)
-    call.refuse_gradients(values, wanted)
-    out, lse, most = dataclasses.replace(call, return_lse=True).forward(values)
-    return (out, lse if call.return_lse else None, most), (values, out, lse, _jax_call.Static(wanted))
-
-
-def _backward(call, kept, gradients):
-    values, out, lse, wanted = kept
-    dout, dlse, _ = gradients
-    zero = jax.custom_derivatives.SymbolicZero
-    dout = jnp.zeros(out.shape, out.dtype) if isinstance(dout, zero) else dout
-    upstream = {"dout": dout, "out": out, "lse": lse}
-    if call.return_lse and not isinstance(dlse, zero):
-        upstream["dlse"] = dlse
-    return (call.backward(values, upstream, wanted.value),)
-
-
-_attention.defvjp(_forward, _backward, symbolic_zeros=True)
-# Within jit, because jax.shard_map outside of jit does not support a custom_vjp with symbolic zeros.
-_jitted = jax.jit(_attention, static_argnums=0, inline=True)

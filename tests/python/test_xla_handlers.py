@@ -161,6 +161,18 @@ def test_forward_and_backward(rng, tokens_first):
         np.testing.assert_array_equal(heads_first(mine), other)
 
 
+def test_forward_mode(rng):
+    given, bias = inputs(rng), normal(rng, (1, 4, 1, 65))
+    tangents = {f"t{name}": normal(rng, x.shape) for name, x in {**given, "bias": bias}.items()}
+    q = given["q"]
+    results = {name: np.full_like(q, np.nan) for name in ("out", "tout")}
+    results |= {name: np.full(q.shape[:-1], np.nan, np.float32) for name in ("lse", "tlse")}
+    assert Xla().run("onepass_attention_jvp", {**given, "bias": bias, **tangents}, results, causal=True, align=1)
+    wanted = onepass.jvp(*given.values(), **tangents, bias=bias, mask="causal_top_left", return_lse=True)
+    for name, x in zip(("out", "tout", "lse", "tlse"), wanted, strict=True):
+        np.testing.assert_array_equal(results[name], x)
+
+
 @pytest.mark.parametrize("aliased", [True, False])
 def test_append(rng, aliased):
     """Results are the caches, whether they lie where the operands do that they alias or XLA made others."""
