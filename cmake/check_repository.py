@@ -54,7 +54,7 @@ INNER = {
         ["host"],
         ["attention"],
         ["append", "gemm", "merge", "plain", "quantize", "rows", "sm80", "sm90", "softmax"],
-        ["decode"],
+        ["decode", "jvp"],
         ["mla"],
     ],
 }

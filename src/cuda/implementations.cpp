@@ -6,6 +6,7 @@
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
+#include "cuda/jvp/jvp.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/mixed/mixed.hpp"
 #include "cuda/mla/mla.hpp"
@@ -20,12 +21,13 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::kMlaImplementation,     &decode::kImplementation,      &kMixedImplementation,
-          &sm90::kForwardImplementation,   &sm80::kForwardImplementation, &sm90::kBackwardImplementation,
-          &sm80::kBackwardImplementation,  &kMergeImplementation,         &kSoftmaxImplementation,
-          &kSoftmaxBackwardImplementation, &kQuantizeImplementation,      &kGemvImplementation,
-          &kFlatGemmImplementation,        &kCublasImplementation,        &kPlainGemmImplementation,
-          &kPlainImplementation,           &kAppendImplementation};
+  return {&decode::kMlaImplementation,    &decode::kImplementation,      &kMixedImplementation,
+          &sm90::kForwardImplementation,  &sm80::kForwardImplementation, &sm90::kBackwardImplementation,
+          &sm80::kBackwardImplementation, &jvp::kImplementation,         &jvp::kPlainImplementation,
+          &kMergeImplementation,          &kSoftmaxImplementation,       &kSoftmaxBackwardImplementation,
+          &kQuantizeImplementation,       &kGemvImplementation,          &kFlatGemmImplementation,
+          &kCublasImplementation,         &kPlainGemmImplementation,     &kPlainImplementation,
+          &kAppendImplementation};
 }
 
 }  // namespace onepass::cuda

@@ -71,6 +71,8 @@ inline const std::vector<Matrix> kMatrices = {
      kWide + std::vector<Words>{{"576/512", "h16/1 d576/512"}}},
     {"Backward of packed sequences", "bwd varlen=200,312", "q, k, v", "head dim", kFloats,
      kMasks + std::vector<Words>{{"deterministic", "deterministic"}}, kWide},
+    {"Forward mode", "jvp s512", "q, k, v", "head dim", kFloats, kMasks, kWide},
+    {"Forward mode of packed sequences", "jvp varlen=200,312", "q, k, v", "head dim", kFloats, kMasks, kWide},
     {"Other operators",
      "",
      "operator",

@@ -12,6 +12,7 @@
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
+#include "cuda/jvp/jvp.hpp"
 #include "cuda/mla/mla.hpp"
 #include "cuda/plain/plain.hpp"
 #include "cuda/sm80/backward/backward.hpp"
@@ -41,6 +42,10 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     const sm80::BackwardConfig c = sm80::select_config(p, f, kSharedBytes).value();
     return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
   }
+  if (family == "jvp")
+    return jvp::program_of(jvp::features_of(p), jvp::select_config(p, kSharedBytes).value(), "sm_90",
+                           cuda::mods_source(p, true));
+  if (family == "jvpplain") return jvp::plain_program(jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();

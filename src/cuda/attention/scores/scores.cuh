@@ -80,6 +80,11 @@ struct TileScores : HeadScores {
   template <int N, class Load>
   DEV void apply(float (&s)[N], i32 first, const BeforeScores& known, const Load& load) const {
     if constexpr (kTransforms) transform(s, first, threadIdx.x % 4, load);
+    hide(s, first, known);
+  }
+  // Scores that masks, the band and a tree hide become -inf. False if none of the keys is hidden from any row.
+  template <int N>
+  DEV bool hide(float (&s)[N], i32 first, const BeforeScores& known) const {
     if constexpr (features.masks()) {
       if (known.masks) each(s, [&](int j, float& x) { x = known.seen.has(j) ? x : kNegInf; });
     }
@@ -87,7 +92,7 @@ struct TileScores : HeadScores {
     // registers are dear.
     const i32 row = first_row();
     const Band32::Range full = {band.keys_of(row + 15).lo, before_drafts(band.keys_of(row).hi)};
-    if (first >= full.lo && first + 2 * N <= full.hi) return;
+    if (first >= full.lo && first + 2 * N <= full.hi) return features.masks() && known.masks;
     const u32 lane = (features.plain() ? opaque_thread() : threadIdx.x) % 32, quad = lane % 4;
     const i32 lane_row = row + static_cast<i32>(lane / 4);
     const Band32::Range keys[2] = {band.keys_of(lane_row), band.keys_of(lane_row + 8)};
@@ -106,6 +111,7 @@ struct TileScores : HeadScores {
 #pragma unroll
       for (int i = 0; i < 2; ++i) hide_by_tree(s, tree_row(lane_row + 8 * i), i, first, quad);
     }
+    return true;
   }
   // True if a row of the warp sees a key before `end`, or one from `first` on.
   DEV bool sees_before(i32 end) const { return !features.bounded_left || band.keys_of(first_row()).lo < end; }

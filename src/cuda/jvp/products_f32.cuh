@@ -1,0 +1,102 @@
+// The products of the forward mode for fp32, three tf32 products for one (mma/products_f32.cuh): a number of K or V is
+// split once for two products. products_16.cuh says what a products file gives the kernel.
+#pragma once
+#include "cuda/mma/products_f32.cuh"
+
+namespace onepass::jvp {
+
+using namespace mma;
+
+// big += hi hi, small += lo hi + hi lo.
+DEV void multiply_parts(float* big, float* small, const LeftParts& a, const Parts (&b)[2]) {
+  mma_1688(small, a.lo, b[0].hi, b[1].hi);
+  mma_1688(small, a.hi, b[0].lo, b[1].lo);
+  mma_1688(big, a.hi, b[0].hi, b[1].hi);
+}
+
+// Chains of at most eight products, which mma.sync truncates, are added up by fp32 additions.
+template <i32 depth, i32 pitch, i32 tiles, i32 N, class Rows>
+DEV void multiply_scores(float (&s)[tiles][N], float (&ds)[tiles][N], u32 k, u32 tk, const Rows& query,
+                         const Rows& moved) {
+  static_assert(tiles == 1);
+  constexpr i32 kSteps = depth / 8, kChain = 4;
+  constexpr bool kAllFour = depth <= 16;  // the product of both rests, too
+  const u32 lane = opaque_thread() % 32, place = swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
+  const u32 query_rows = query.address(), moved_rows = moved.address();
+  clear(s);
+  clear(ds);
+#pragma unroll 1
+  for (i32 first = 0; first < kSteps; first += kChain) {
+    float big[2][N] = {}, small[2][N] = {};
+#pragma unroll
+    for (i32 step = first; step < first + kChain; ++step) {
+      if (kSteps % kChain != 0 && step >= kSteps) break;
+      const auto a = query(query_rows, step), ta = moved(moved_rows, step);
+#pragma unroll
+      for (i32 n = 0; n < N / 4; ++n) {
+        const u32 at = along(k + place, 2 * step) + 8 * n * pitch;
+        float y[2], ty[2];
+        load_pair(y, at);
+        load_pair(ty, at + (tk - k));
+        const Parts b[2] = {split(y[0]), split(y[1])}, tb[2] = {split(ty[0]), split(ty[1])};
+        if constexpr (kAllFour) {
+          mma_1688(small[0] + 4 * n, a.of[0].lo, b[0].lo, b[1].lo);
+          mma_1688(small[1] + 4 * n, ta.of[0].lo, b[0].lo, b[1].lo);
+          mma_1688(small[1] + 4 * n, a.of[0].lo, tb[0].lo, tb[1].lo);
+        }
+        multiply_parts(big[0] + 4 * n, small[0] + 4 * n, a.of[0], b);
+        multiply_parts(big[1] + 4 * n, small[1] + 4 * n, ta.of[0], b);
+        multiply_parts(big[1] + 4 * n, small[1] + 4 * n, a.of[0], tb);
+      }
+    }
+#pragma unroll
+    for (i32 j = 0; j < N; ++j) s[0][j] += big[0][j] + small[0][j], ds[0][j] += big[1][j] + small[1][j];
+  }
+}
+
+template <i32 tokens, i32 pitch, i32 share, i32 tiles, i32 N>
+DEV void accumulate(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<tokens> (&p)[tiles],
+                    const Weights<tokens> (&x)[tiles], u32 v, u32 tv, u32 first_group) {
+  static_assert(tiles == 1 && tokens == 16);
+  constexpr i32 kTogether = features.plain() ? 2 : 1;  // groups of columns, as registers allow
+  const u32 lane = opaque_thread() % 32, row = lane % 4 * 2;
+  u32 values[2];
+#pragma unroll
+  for (u32 e = 0; e < 2; ++e)
+    values[e] = along(v + swizzled(row + e, lane / 16, pitch), 2 * first_group) + lane / 4 % 4 * 4;
+  LeftParts a[2], ta[2];
+#pragma unroll
+  for (i32 k = 0; k < 2; ++k) {
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      const i32 place = i / 2 + i % 2 * 2;
+      a[k].set(place, p[0][4 * k + i]), ta[k].set(place, x[0][4 * k + i]);
+    }
+  }
+  const auto columns = [&](i32 n) {
+    float big[2][4] = {}, small[2][4] = {};
+#pragma unroll
+    for (i32 k = 0; k < 2; ++k) {
+      Parts b[2], tb[2];
+#pragma unroll
+      for (i32 e = 0; e < 2; ++e) {
+        const u32 at = along(values[e], 2 * share * n) + 8 * k * pitch;
+        b[e] = split(load_one(at)), tb[e] = split(load_one(at + (tv - v)));
+      }
+      multiply_parts(big[0], small[0], a[k], b);
+      multiply_parts(big[1], small[1], ta[k], b);
+      multiply_parts(big[1], small[1], a[k], tb);
+    }
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) o[0][4 * n + i] += big[0][i] + small[0][i], t[0][4 * n + i] += big[1][i] + small[1][i];
+  };
+#pragma unroll
+  for (i32 n = 0; n < N / 4; n += kTogether) {
+    by_itself<true>([&] {
+#pragma unroll
+      for (i32 i = n; i < (n + kTogether < N / 4 ? n + kTogether : N / 4); ++i) columns(i);
+    });
+  }
+}
+
+}  // namespace onepass::jvp

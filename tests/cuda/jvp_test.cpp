@@ -1,0 +1,79 @@
+// The forward mode's table: every row compiles, and to the code that was meant, for the devices that take it. Needs
+// NVRTC, not a GPU; what compiles is skipped where it is missing.
+#include "cuda/jvp/jvp.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/driver/api.hpp"
+#include "sm80_cases.hpp"
+
+namespace onepass {
+namespace {
+
+class CudaJvp : public testing::TestWithParam<Sm80Case> {};
+
+TEST_P(CudaJvp, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = GetParam();
+  const Problem p = parse_problem("jvp " + std::string(line) + " cuda");
+  const JvpFeatures features = jvp::features_of(p);
+  const std::string mods = cuda::mods_source(p, true);
+  if (std::max(p.dim_qk, p.dim_v) > 256) {
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(jvp::plain_program(features, device.arch, mods)), {256, {"FFMA"}}), "");
+    return;
+  }
+  const jvp::JvpConfig config = jvp::select_config(p, device.shared_bytes).value();
+  EXPECT_LE(jvp::layout_of(features, config).total, device.shared_bytes);
+  const cuda::Cubin code = cuda::compile(jvp::program_of(features, config, device.arch, mods));
+  EXPECT_EQ(cuda::wrong_code(code, sm80_gate(p, config)), "");
+}
+
+constexpr char kEverything[] =
+    "b1 h1 s4096 d128 bf16 softcap=20 alibi sinks tsinks mask=b1qk bias=fp32:1hqk tbias dropout=0.2 window=50:40";
+constexpr char kEverythingFp32[] =
+    "b1 h1 s4096 d128 fp32 softcap=20 alibi sinks tsinks mask=b1qk bias=fp32:1hqk tbias dropout=0.2 window=50:40";
+
+// One line for each row of the table that a device can take, and the features spread over the devices.
+INSTANTIATE_TEST_SUITE_P(
+    Table, CudaJvp,
+    testing::Values(
+        Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"}, Sm80Case{kA100, "b1 h1 s4096 d64 fp16 alibi causal_top_left"},
+        Sm80Case{kHopper, "b1 h1 s4096 d128 bf16"}, Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, kEverything}, Sm80Case{kA100, "h1 d128 fp16 varlen=128,512 out=fp32 causal_bottom_right"},
+        Sm80Case{kAda, "b1 h1 s4096 d128 bf16 window=100:30"},
+        Sm80Case{kHopper, "b1 h1 s4096 d192/128 bf16 causal_bottom_right"}, Sm80Case{kHopper, "b1 h1 s4096 d256 bf16"},
+        Sm80Case{kA100, "b1 h1 s4096 d256 fp16 softcap=20 mask=b1qk"},
+        Sm80Case{kBlackwell, "b1 h1 s4096 d256 bf16 dropout=0.1"},
+        Sm80Case{kBlackwell, "b2 h4 s67 d33/7 bf16 score_mod={score + 0.1 * tanh(score)} mask_mod={q_index > k_index}"},
+        Sm80Case{kHopper, "b1 h1 s4096 d512 bf16 softcap=20"}));
+INSTANTIATE_TEST_SUITE_P(Table32, CudaJvp,
+                         testing::Values(Sm80Case{kHopper, "b1 h1 s4096 d64 fp32"},
+                                         Sm80Case{kA100, "b1 h1 s4096 d64 fp32 softcap=20 alibi sinks mask=b1qk"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d128 fp32"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 causal_bottom_right"},
+                                         Sm80Case{kA100, kEverythingFp32},
+                                         Sm80Case{kAda, "h1 d128 fp32 varlen=128,512 window=9:9"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d256 fp32 causal_bottom_right"},
+                                         Sm80Case{kA100, "b1 h1 s4096 d1/256 fp32 dropout=0.1"},
+                                         Sm80Case{kBlackwell, "b1 h1 s4096 d256 fp32 score_mod={score * 2}"},
+                                         Sm80Case{kHopper, "b1 h1 s4096 d320 fp32 bias=fp32:bhqk tbias"}));
+
+TEST(CudaJvpTable, EveryRowFitsTheDevicesThatTakeIt) {
+  for_dims_and_devices("jvp", [](const Generation& device, const std::string& line) {
+    const Problem p = parse_problem(line);
+    const auto c = jvp::select_config(p, device.shared_bytes);
+    if (std::max(p.dim_qk, p.dim_v) > 256) {
+      EXPECT_EQ(c.refusal(),
+                "head dims must be at most 256 (got " + std::to_string(p.dim_qk) + "/" + std::to_string(p.dim_v) + ")");
+      return;
+    }
+    ASSERT_TRUE(c) << device.arch << " " << line << ": " << c.refusal();
+    EXPECT_LE(c->blocks * (jvp::layout_of(jvp::features_of(p), *c).total + 1024), device.shared_bytes + 1024)
+        << device.arch << " " << line;
+  });
+}
+
+}  // namespace
+}  // namespace onepass

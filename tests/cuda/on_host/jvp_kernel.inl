@@ -1,0 +1,36 @@
+// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set.
+#include "on_host/jvp_kernel.hpp"
+
+#include "on_host/intrinsics.hpp"
+
+#define KERNEL_QUOTED(a) #a
+#define KERNEL_WORD(a) KERNEL_QUOTED(a)
+#define KERNEL_PASTED(a, b) a##b
+#define KERNEL_JOINED(a, b) KERNEL_PASTED(a, b)
+#define onepass KERNEL_JOINED(emulated_jvp_, KERNEL_NAME)
+#define attention_jvp KERNEL_JOINED(attention_jvp_, KERNEL_NAME)
+#include KERNEL_CONFIG
+#include "cuda/jvp/jvp.cuh"
+
+namespace warps {
+namespace {
+
+const JvpKernel kernel = {KERNEL_WORD(KERNEL_NAME),
+                          KERNEL_PROBLEM,
+                          &onepass::jvp_features,
+                          &onepass::mma::config,
+                          onepass::jvp::kLayout.total,
+                          [](const void* params, unsigned grid) {
+                            const auto& p = *static_cast<const onepass::JvpParams*>(params);
+                            gridDim.x = grid;
+                            for (unsigned b = 0; b < grid; ++b) {
+                              std::memset(smem, 0xff, sizeof smem);
+                              run_block(onepass::mma::kThreads, [&] { attention_jvp(p); }, b);
+                              for (unsigned i = onepass::jvp::kLayout.total; i < sizeof smem; ++i)
+                                if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
+                            }
+                          }};
+[[maybe_unused]] const bool added = (jvp_kernels.push_back(&kernel), true);
+
+}  // namespace
+}  // namespace warps

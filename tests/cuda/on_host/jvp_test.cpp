@@ -1,0 +1,109 @@
+// Whole kernels of src/cuda/jvp without a GPU, judged as on one: by the float64 oracle, with poison around everything.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "check/check.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/jvp/jvp.hpp"
+#include "on_host/jvp_kernel.hpp"
+#include "on_host/mask_source.hpp"
+#include "on_host/warps.hpp"
+#include "problem/roles.hpp"
+
+namespace onepass {
+namespace {
+
+constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+
+class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
+ protected:
+  static Problem problem() { return parse_problem(GetParam()->problem); }
+
+  // The outputs' bytes. Copies in the background are early or late, threads take turns forwards or backwards.
+  static std::string run(check::Inputs& inputs, bool early) {
+    const warps::JvpKernel& kernel = *GetParam();
+    const Problem& p = inputs.problem;
+    const cuda::TileShape tile =
+        kernel.config ? jvp::tile_shape_of(*static_cast<const jvp::JvpConfig*>(kernel.config)) : jvp::kPlainTile;
+    const cuda::TileShape mask = jvp::mask_tile(tile);
+    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, mask) / 4 + 16, 0xffffffff);
+    unsigned counters[2] = {0, 0};
+    JvpParams params = jvp::decided_jvp(p, tile, 50 << 20);
+    jvp::bind_jvp(params, inputs.tensors, workspace.data());
+    params.counters = counters;
+    if (p.bool_mask) {
+      const cuda::MaskPlan plan = cuda::plan_mask(p, mask).at(
+          inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace.data()) + cuda::mask_place(p, mask));
+      warps::pack(&plan.pack);
+      params.mask = plan.bits;
+    }
+    warps::copies_are_early = early;
+    warps::backwards = early;
+    inputs.poison_outputs();
+    kernel.run(&params, static_cast<unsigned>(kernel.config ? std::min(params.tiles, 3) : params.tiles));
+    EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
+    std::string bytes;
+    for (const Role role : {Role::out, Role::tout, Role::lse, Role::tlse}) {
+      const check::Buffer& b = inputs.buffer(role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {
+    const check::Verdict verdict = check::judge(inputs, serial_executor());
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+  }
+};
+
+TEST_P(EmulatedJvp, IsTheLibrarys) {
+  const Problem p = problem();
+  const JvpFeatures features = jvp::features_of(p);
+  EXPECT_TRUE(*static_cast<const JvpFeatures*>(GetParam()->features) == features);
+  if (!GetParam()->config) return;
+  const jvp::JvpConfig chosen = jvp::select_config(p, kSharedBytes).value();
+  EXPECT_TRUE(*static_cast<const jvp::JvpConfig*>(GetParam()->config) == chosen)
+      << "the library takes another config by now";
+  EXPECT_EQ(GetParam()->shared_bytes, jvp::layout_of(features, chosen).total);
+}
+
+TEST_P(EmulatedJvp, IsRight) {
+  for (const check::Distribution distribution :
+       {check::Distribution::normal, check::Distribution::rising, check::Distribution::one_hot}) {
+    check::Inputs inputs = check::make_inputs(problem(), 1, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedJvp, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(problem(), 1);
+  const std::string late = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == late);
+}
+
+// An element of each input that is not finite, in the middle of it and at its end.
+TEST_P(EmulatedJvp, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
+  for (const Role role : {Role::q, Role::k, Role::v, Role::tq, Role::tk, Role::tv, Role::tbias}) {
+    for (const float value : {NAN, INFINITY, -INFINITY}) {
+      check::Inputs inputs = check::make_inputs(problem(), 2);
+      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
+      if (!t.given()) continue;
+      std::int64_t at = 0;
+      for (int i = 0; i < t.rank; ++i) at += t.shape[i] * (value > 0 ? 2 : 1) / 3 * t.stride[i];
+      store_element(const_cast<void*>(t.data), t.dtype, at, value);
+      inputs.forget();
+      run(inputs, false);
+      expect_right(inputs, text(row_of(role).name, " has ", value));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedJvp, testing::ValuesIn(warps::jvp_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace onepass
