@@ -89,6 +89,25 @@ def test_a_loss_of_the_primal_and_a_detached_derivative(torch):
     torch.testing.assert_close(q.grad, r.grad, rtol=1e-4, atol=1e-4)
 
 
+def test_on_cuda(torch):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    x, t = torch_case(torch)
+    moved, along = ([y.cuda() for y in z] for z in (x, t))
+    expected = torch.func.jvp(lambda *x: textbook(torch, *x), tuple(x), tuple(t))
+
+    def mine(q, k, v, bias):
+        return onepass.torch.attention(q, k, v, bias=bias, return_lse=True)
+
+    found = torch.func.jvp(mine, tuple(moved), tuple(along))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, check_device=False)
+    out, tout, lse, tlse = onepass.jvp(*moved[:3], *along[:3], bias=moved[3], tbias=along[3], return_lse=True)
+    torch.testing.assert_close(((out, lse), (tout, tlse)), expected, rtol=1e-5, atol=1e-5, check_device=False)
+    each = torch.vmap(lambda *z: torch.func.jvp(lambda *y: mine(*(w[None] for w in y[:3]), y[3])[0], z[:4], z[4:])[1],
+                      in_dims=(0, 0, 0, None, 0, 0, 0, None))(*moved, *along)  # fmt: skip
+    torch.testing.assert_close(each[:, 0], expected[1][0], rtol=1e-5, atol=1e-5, check_device=False)
+
+
 def test_torch_refuses_what_has_no_derivative(torch):
     x, _ = torch_case(torch)
     slopes = torch.rand(4)
