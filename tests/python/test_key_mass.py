@@ -88,6 +88,25 @@ def test_every_feature(rng, feature, dtype):
     near(onepass.weights(q, k, lse, mean=None, **options), expected)
 
 
+def on_gpu(torch, value):
+    if isinstance(value, dict):
+        return {name: on_gpu(torch, item) for name, item in value.items()}
+    return torch.from_numpy(value).cuda() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_feature_on_a_gpu(torch, rng, feature, dtype):
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    q, k, v = (torch.from_numpy(x).to("cuda", getattr(torch, dtype)) for x in inputs(rng))
+    options = on_gpu(torch, FEATURES[feature])
+    _, lse = onepass.attention(q, k, v, return_lse=True, **options)
+    expected = textbook(*(x.double().cpu().numpy() for x in (q, k)), **FEATURES[feature])
+    near(onepass.key_mass(q, k, lse, **options).cpu().numpy(), expected.sum(2), size=2)
+    near(onepass.weights(q, k, lse, **options).cpu().numpy(), expected.mean(1), size=2)
+
+
 @pytest.mark.parametrize("feature", ["plain", "causal", "bias of heads", "sinks", "mask_mod"])
 def test_bshd(rng, feature):
     q, k, v = made(rng)
