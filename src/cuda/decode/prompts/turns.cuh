@@ -159,7 +159,8 @@ struct Turns {
 #pragma unroll
           for (i32 c = 0; c < 2; ++c) {
             const i32 column = column_of(j + c, static_cast<u32>(lane % 4));
-            if (features.dim_v % 8 == 0 || column < features.dim_v) good = end.put_one(column, o[j + c]) && good;
+            if (features.dim_v % kGroupColumns == 0 || column < features.dim_v)
+              good = end.put_one(column, o[j + c]) && good;
           }
         }
         if (!good) flag(sm, row, end.wrong());
