@@ -23,11 +23,14 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem(std::string(line) + " cuda");
-  const decode::DecodeConfig config = decode::select_config(p, device.shared_bytes).value();
+  const bool hopper = std::string(device.arch) == kHopper.arch;
+  const decode::DecodeConfig config = decode::select_config(p, device.shared_bytes, hopper).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
-  const std::string said = cuda::wrong_code(cuda::compile(program), sm80_gate(p, config));
+  cuda::CodeGate gate = sm80_gate(p, config);
+  if (config.wgmma) gate.threads = config.all_threads(), gate.instructions = {"HGMMA", "LDSM", "LDGSTS"};
+  const std::string said = cuda::wrong_code(cuda::compile(program), gate);
   // The weights that dropout keeps lie in a stack frame, which no other config has.
   if (p.dropout_p > 0 && said.find(" 0 bytes spill stores, 0 bytes spill loads") != said.npos) return;
   EXPECT_EQ(said, "");
@@ -99,6 +102,12 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper,
                    "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 fp16 causal_bottom_right batch_invariant "
                    "kv=paged:16 tree=16"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 bf16 causal_bottom_right batch_invariant "
+                   "kv=paged:16 window=900:0 softcap=20 alibi sinks"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 bf16 causal_bottom_right batch_invariant "
+                   "kv=paged:16 softcap=20 out=fp32 row_max"},
         DecodeCase{kA100, "fwd h32/8 varlen=1,2048/900,8192 d96/80 fp16 causal_bottom_right batch_invariant out=fp32"},
         DecodeCase{kAmpere, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 fp32 causal_bottom_right batch_invariant"},

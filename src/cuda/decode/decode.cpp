@@ -11,8 +11,10 @@
 #include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/compile/wgmma_source.hpp"
 #include "cuda/host/config_source.hpp"
 #include "cuda/sm80/host.hpp"
+#include "cuda/sm90/host.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
 
@@ -64,7 +66,8 @@ class State final : public cuda::KernelState {
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head", c.row_blocks ? text(" in blocks of ", c.rows) : "", ", ",
-                c.turns > 1 ? text(c.warps, " warps with the keys of ", c.turns, " teams in turn")
+                c.turns > 1 ? text(c.wgmma ? text(c.warps / 4, " warpgroups") : text(c.warps, " warps"),
+                                   " with the keys of ", c.turns, " teams in turn")
                             : text(c.warps, " warps in ", c.share, " teams"),
                 ", tiles of ", c.block_n, " keys, ", c.slots, " tiles prefetched per team, ",
                 sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ", kernel_->shared_bytes,
@@ -76,7 +79,7 @@ class State final : public cuda::KernelState {
     DecodeParams params = decided_;
     bind(params, call.tensors, call.workspace);
     params.counters = counters_of(call);
-    call.launch(*kernel_, {share_.blocks * sharing_.co_scheduled, config_.threads(), early_}, params);
+    call.launch(*kernel_, {share_.blocks * sharing_.co_scheduled, config_.all_threads(), early_}, params);
   }
 
   const DecodeConfig config_;
@@ -89,18 +92,21 @@ class State final : public cuda::KernelState {
 
 Selected<DecodeConfig> config_on(const cuda::DeviceFacts& device, const Problem& p) {
   if (device.major < 8) return refuse(cuda::why_too_old(device));
-  return select_config(p, device.shared_bytes);
+  return select_config(p, device.shared_bytes, device.major == 9);
 }
 
 // A config for prompts with the same bits: warps of sixteen rows with all of their keys (prompts/turns.cuh). None where
 // shared memory or registers are too few.
-std::optional<DecodeConfig> with_turns(const ForwardFeatures& features, DecodeConfig c, int shared_bytes) {
+std::optional<DecodeConfig> with_turns(const ForwardFeatures& features, DecodeConfig c, int shared_bytes, bool hopper) {
   constexpr int kKeys = 64, kTurnSlots = 4;
   const AttentionFeatures& f = features.attention;
   if (f.input == ScalarType::f32 || f.keys == ScalarType::e4m3 || std::max(f.dim_qk, f.dim_v) > 128) return {};
   if (f.dropout || f.score_mod || f.mask_mod || f.bias != ScalarType::none || f.bool_mask) return {};
   c.turns = c.share, c.share = 1, c.warps = 8, c.row_tiles = 1, c.rows = 16 * c.warps;
   c.piece = c.piece * c.block_n / kKeys, c.block_n = kKeys;
+  // Smaller copies would pass through registers, and slopes beside sums of rounded weights or maxima have none left.
+  const bool fits = !f.alibi || (features.output != ScalarType::f32 && !features.row_max);
+  c.wgmma = hopper && c.copy_bytes == 16 && fits;
   for (c.slots = kMaxSlots; c.slots > kTurnSlots && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
   }
   if (layout_of(features, c).total > shared_bytes) return {};
@@ -122,7 +128,7 @@ Decision plan(const Request& request, const cuda::Part& part) {
   return cuda::plan_on_device<State>(request, config_on, part);
 }
 
-Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
+Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool hopper) {
   if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
   if (p.kv_dtype && p.dtype == DType::f32) return refuse("with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   for (const Role role : {Role::q, Role::k, Role::v}) {
@@ -179,7 +185,8 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
                  .unified = p.unified_max.has_value(),
                  .row_blocks = row_blocks,
                  .turns = 1,
-                 .sub_n = block_n};
+                 .sub_n = block_n,
+                 .wgmma = false};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   const auto choose = [&](int team) {  // warps of a team
@@ -199,7 +206,7 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes) {
   }
   choose(row_tiles / held * c.halves);
   if (row_blocks && c.share > 1) {
-    if (const auto turns = with_turns(features, c, shared_bytes)) c = *turns;
+    if (const auto turns = with_turns(features, c, shared_bytes, hopper)) c = *turns;
   }
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
@@ -231,11 +238,16 @@ std::string mods_of(const Problem& p) {
 }
 cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, const std::string& arch,
                                const std::string& mods) {
-  return {"cuda/decode/decode.cuh", "attention_decode",
+  return {"cuda/decode/decode.cuh",
+          "attention_decode",
           text(cuda::features_source(f),
                cuda::config_line("cuda/decode/decode_config.hpp", "onepass::mma", "decode::DecodeConfig config", c),
                sm80::products_of(f.attention.input)),
-          arch, mods};
+          c.wgmma ? "sm_90a" : arch,
+          mods,
+          c.wgmma
+              ? cuda::wgmma_source({c.block_n, round_up(f.attention.dim_v, 16)}, sm90::operand_of(f.attention.input))
+              : ""};
 }
 
 constinit const Implementation kImplementation{.name = "cuda.decode", .plan = plan_alone, .unified_max = true};

@@ -17,6 +17,7 @@
 #include "cuda/decode/kv_pipeline.cuh"
 #include "cuda/decode/operands.cuh"
 #include "cuda/decode/prompts/turns.cuh"
+#include "cuda/decode/prompts/warpgroups.cuh"
 #include "cuda/decode/unified.cuh"
 #include "cuda/device/order.cuh"
 
@@ -89,11 +90,11 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
 }  // namespace onepass::decode
 
 // -------------------------------------------------------------------------------------------------------------- kernel
-extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(onepass::mma::config.all_threads(), 1)
     attention_decode(const __grid_constant__ onepass::decode::DecodeParams p) {
   using namespace onepass;
   using namespace onepass::decode;
-  extern __shared__ __align__(128) unsigned char smem[];
+  extern __shared__ __align__(kWgmma ? 1024 : 128) unsigned char smem[];
   const u32 sm = shared_address(smem);
   if constexpr (features.shared()) {
     if (p.concurrent) let_next_kernel_start();
@@ -101,13 +102,17 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, 1)
   const Line line(p);
   const i32 block = line_block(p), end = line.begin(block + 1);
   Segment segment = line.first(line.begin(block), end);
-  Ring ring{p, line, end};
-  copy_query<false>(sm, p, segment.group);  // in front of all keys
-  if constexpr (kTurns > 1) {
+  if constexpr (kWgmma) {
+    take_group_turns<kTurns>(sm, p, line, segment, end);
+  } else if constexpr (kTurns > 1) {
+    Ring ring{p, line, end};
+    copy_query<false>(sm, p, segment.group);  // in front of all keys
     ring.begin_turns(sm, segment);
     copies_wait<kSlots - 2>();
     take_turns<kTurns>(sm, p, line, segment, end, ring);
   } else {
+    Ring ring{p, line, end};
+    copy_query<false>(sm, p, segment.group);
     ring.begin(sm, segment);
     copies_wait<kSlots>();
 #pragma unroll 1

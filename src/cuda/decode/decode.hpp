@@ -10,8 +10,8 @@
 namespace onepass::decode {
 
 // The config of a problem for CTAs of at most `shared_bytes`, but for `even`, which is up to the number of
-// multiprocessors.
-Selected<DecodeConfig> select_config(const Problem& problem, int shared_bytes);
+// multiprocessors. hopper: the device has wgmma.
+Selected<DecodeConfig> select_config(const Problem& problem, int shared_bytes, bool hopper = false);
 // The problem's score_mod and mask_mod, and the mask_mod's bounds: which tiles are not read.
 std::string mods_of(const Problem& problem);
 // arch: "sm_80"; mods: mods_of the problem.

@@ -21,10 +21,13 @@ struct DecodeConfig {
   bool row_blocks;  // a K/V head may have more rows than `rows`: a CTA has all keys of a block of them
   int turns;        // parts of a piece's keys that a team takes one after the other, each as a team of its own would
   int sub_n;        // keys of a step of the softmax: block_n, or with turns the tile of kernels for few rows
+  bool wgmma;       // with turns: products of warpgroups, and four more warps that copy (prompts/warpgroups.cuh)
 
   ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, halves, block_n, slots, piece, copy_bytes, even,
-                 unified, row_blocks, turns, sub_n)
-  ONEPASS_HD constexpr int threads() const { return 32 * warps; }
+                 unified, row_blocks, turns, sub_n, wgmma)
+  ONEPASS_HD constexpr int threads() const { return 32 * warps; }                       // that hold rows
+  ONEPASS_HD constexpr int copiers() const { return wgmma ? 128 : threads() / share; }  // of a tile
+  ONEPASS_HD constexpr int all_threads() const { return threads() + (wgmma ? copiers() : 0); }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int same_rows() const { return share * halves; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team() / halves; }
@@ -36,15 +39,28 @@ struct DecodeConfig {
 // a warp, and 4 KB of O.
 ONEPASS_HD constexpr int repair_bytes(int warps) { return warps * 384 + (4 << 10); }
 
+// Bytes of shared memory for each warp with turns: a segment, and with warpgroups two words.
+inline constexpr int kStoredBytes = 80;
+
+// With warpgroups, what needs registers beside O: then less of Q and of O is in them.
+ONEPASS_HD constexpr bool needs_registers(const ForwardFeatures& f) {
+  return f.attention.transforms() || f.attention.tree || f.row_max || f.output == ScalarType::f32;
+}
+// With warpgroups, a thread's sums of O over a piece that are not in registers, between the ends of turns.
+ONEPASS_HD constexpr int stored_sums(const ForwardFeatures& f, const DecodeConfig& c) {
+  if (!c.wgmma || f.attention.dim_v <= 64) return 0;
+  return needs_registers(f) ? round_up(f.attention.dim_v, 16) / 2 - 4 : 28;
+}
+
 // Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
 // a time (with turns: O of the pieces so far), the teams' row states, the states of their union, what has happened to a
-// row, the units of Q's rows beside an FP8 cache. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's
-// width.
+// row, the units of Q's rows beside an FP8 cache, barriers of copies, sums of O over a piece. Rows of tiles are padded
+// to a multiple of 128 bytes, the swizzle's width.
 struct DecodeLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row
   int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
-  int q, rings, sums, states, united, flags, segments, units, total;
+  int q, rings, sums, states, united, flags, segments, units, barriers, piece, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
@@ -67,8 +83,10 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.united = l.states + c.share * c.block_m() * 16;
   l.flags = l.united + c.block_m() * 16;
   l.segments = l.flags + 4 * (c.rows + 4);  // with turns, of each warp
-  l.units = l.segments + (c.turns > 1 ? 64 * c.warps : 0);
-  l.total = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
+  l.units = l.segments + (c.turns > 1 ? kStoredBytes * c.warps : 0);
+  l.barriers = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
+  l.piece = round_up(l.barriers + (c.wgmma ? 16 * (c.slots + 1) : 0), 16);  // two of each slot, and of Q
+  l.total = l.piece + 4 * stored_sums(features, c) * c.threads();
   return l;
 }
 

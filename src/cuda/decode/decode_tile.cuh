@@ -1,6 +1,7 @@
 // Constants of the config.
 #pragma once
 #include "cuda/decode/decode_config.hpp"
+#include "cuda/device/barrier.cuh"
 #include "cuda/mma/tile.cuh"
 
 namespace onepass::decode {
@@ -15,6 +16,8 @@ using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format; 
 constexpr bool kRowBlocks = false;                                               // a CTA has all rows of a K/V head
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
+constexpr bool kWgmma = config.wgmma;
+constexpr i32 kCopiers = config.copiers();  // threads that copy a tile
 constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
@@ -37,9 +40,29 @@ constexpr bool kAlignedRows = config.copy_bytes == 16;
 constexpr bool kOneSegment = config.even;  // of a CTA
 DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 
-DEV void all_sync() { __syncthreads(); }
+// Barriers by number; 0 is __syncthreads. Teams have theirs from 1 on. kWarpgroup + g: of one.
+enum NamedBarrier : u32 { kConsumers = 1, kWarpgroup };
+DEV void all_sync() {  // of those that hold rows
+  if constexpr (kWgmma)
+    bar_sync(kConsumers, kThreads);
+  else
+    __syncthreads();
+}
 DEV i32 own_warp() { return static_cast<i32>(opaque_thread() / 32); }
 DEV i32 own_team() { return own_warp() % kShare; }
+// This thread's number among the copiers.
+DEV i32 own_copier() {
+  const i32 lane = static_cast<i32>(opaque_thread() % 32);
+  return (kWgmma ? own_warp() % (kCopiers / 32) : own_warp() / kShare) * 32 + lane;
+}
+// The place of a 16-byte chunk in a tile of `rows` rows. wgmma reads blocks of 64 columns, one behind the other.
+template <i32 rows>
+DEV u32 chunk_at(u32 row, u32 chunk, u32 pitch) {
+  if constexpr (kWgmma)
+    return chunk / 8 * (rows * 128) + swizzled(row, chunk % 8, 128);
+  else
+    return swizzled(row, chunk, pitch);
+}
 // The first tile of a team in a segment from tile `first` on, and the next one of its turn.
 DEV i32 first_own_tile(i32 first) { return first + own_team() * kRun; }
 DEV i32 next_own_tile(i32 tile) {

@@ -5,7 +5,6 @@
 
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/decode/work_partition.cuh"
-#include "cuda/device/barrier.cuh"
 #include "cuda/mma/copy.cuh"
 
 namespace onepass::decode {
@@ -54,9 +53,8 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
                    const Places& places, i32 tokens) {
   constexpr i32 kBytes = dim * kKeyBytes, kChunks = round_up(dim, 16) * kKeyBytes / 16;
   constexpr i32 kAcross = kChunks <= 2 ? 2 : kChunks <= 4 ? 4 : kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
-  constexpr i32 kStep = kTeamThreads / kAcross;
-  const i32 thread = own_warp() / kShare * 32 + static_cast<i32>(opaque_thread() % 32);
-  const i32 row = thread / kAcross, across = thread % kAcross;
+  constexpr i32 kStep = kCopiers / kAcross;
+  const i32 thread = own_copier(), row = thread / kAcross, across = thread % kAcross;
   const auto address = [&](const Place& at) {
     return static_cast<const char*>(tensor) + view.offset(stride, at) * kKeyBytes + across * 16;
   };
@@ -76,7 +74,7 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
     for (i32 c = 0; c < kChunks; c += kAcross) {
       const i32 chunk = c + across, bytes = kBytes == 16 * kChunks ? 16 : min(kBytes - chunk * 16, 16);
       if (kChunks % kAcross != 0 && chunk >= kChunks) break;
-      copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), at + c * 16, real ? bytes : 0);
+      copy_chunk<kBytes % 16 == 0>(to + chunk_at<kBlockN>(r, chunk, pitch), at + c * 16, real ? bytes : 0);
     }
   }
 }
@@ -155,6 +153,12 @@ struct Ring {
 #pragma unroll 1
     for (i32 i = 0; i < kSlots / 2 - 1; ++i) copy_next<false>(), copy_next<true>();
   }
+  // By the copiers alone, as slots are given back: copy_next for K and V in turn, until nothing is ahead.
+  DEV void begin_alone(u32 sm, const Segment& first) {
+    tiles = sm + kLayout.rings;
+    store_word(stored_end(), end);
+    open(first);
+  }
   struct Pair {
     u32 k, v;
   };
@@ -177,34 +181,6 @@ struct Ring {
     team_sync();
     copy_next<values != (kSlots % 2 != 0)>();
   }
-
- private:
-  // With turns the first tile of the next turn follows the last one of a turn.
-  DEV i32 next_tile() const {
-#if defined(ONEPASS_MASK_MOD)
-    if constexpr (kSkips) return shown_tile;
-#endif
-    const i32 next = next_own_tile(tile);
-    if constexpr (kTurns == 1) return next;
-    const i32 turn = tile % kTurns + 1;
-    if (next < tile_end || turn == kTurns) return next;
-    const i32 first = tile / kStepTiles * kStepTiles + turn;
-    return first < tile_end ? first : next;
-  }
-  DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
-  DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
-    ahead = s;
-    for (; ahead.steps != 0; ahead = line.next(ahead, end)) {
-      tile = first_own_tile(ahead.tile()), tile_end = ahead.end_tile();
-#if defined(ONEPASS_MASK_MOD)
-      if constexpr (kSkips) tile = shown.first(p, ahead.group, tile, tile_end);
-#endif
-      if (tile >= tile_end) continue;
-      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
-      following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
-      return;
-    }
-  }
   template <bool values>
   DEV void copy_next() {
     if (ahead.steps != 0) {
@@ -215,14 +191,46 @@ struct Ring {
 #if defined(ONEPASS_MASK_MOD)
         if constexpr (kSkips) shown_tile = shown.next(p, ahead.group, tile_end);
 #endif
-        if (next_tile() < tile_end) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
+        if (next_tile() < last_tile()) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
       } else {
         copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
-        if ((tile = next_tile()) >= tile_end) open(line.next(ahead, end));
+        if ((tile = next_tile()) >= last_tile()) open(line.next(ahead, end_step()));
       }
     }
-    copies_commit();
+    if constexpr (!kWgmma) copies_commit();
     slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+
+ private:
+  // Copiers have no registers for these two.
+  DEV u32 stored_end() const { return tiles - kLayout.rings + kLayout.flags + 4 * (kRows + 2); }
+  DEV i32 end_step() const { return kWgmma ? load_word(stored_end()) : end; }
+  DEV i32 last_tile() const { return kWgmma ? ahead.end_tile() : tile_end; }
+  // With turns the first tile of the next turn follows the last one of a turn.
+  DEV i32 next_tile() const {
+#if defined(ONEPASS_MASK_MOD)
+    if constexpr (kSkips) return shown_tile;
+#endif
+    const i32 next = next_own_tile(tile);
+    if constexpr (kTurns == 1) return next;
+    const i32 turn = tile % kTurns + 1;
+    if (next < last_tile() || turn == kTurns) return next;
+    const i32 first = tile / kStepTiles * kStepTiles + turn;
+    return first < last_tile() ? first : next;
+  }
+  DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
+  DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
+    ahead = s;
+    for (; ahead.steps != 0; ahead = line.next(ahead, end_step())) {
+      tile = first_own_tile(ahead.tile()), tile_end = ahead.end_tile();
+#if defined(ONEPASS_MASK_MOD)
+      if constexpr (kSkips) tile = shown.first(p, ahead.group, tile, tile_end);
+#endif
+      if (tile >= tile_end) continue;
+      view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));
+      following = Places::look_up(p, view, tile * kBlockN, ahead.group.seq_k);
+      return;
+    }
   }
 };
 

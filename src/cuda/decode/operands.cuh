@@ -19,27 +19,27 @@ struct QueryOperand {  // this warp's rows of Q
   }
 };
 
-// All threads copy all rows of the group; rows past the last one are zeros. now: through registers, because a wait for
-// a copy is a wait for all copies of K and V that began before it.
+// All threads, or the copiers, copy all rows of the group; rows past the last one are zeros. now: through registers,
+// because a wait for a copy is a wait for all copies of K and V that began before it.
 template <bool now>
 DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
   constexpr i32 kBytes = features.dim_qk * kElementBytes, kChunks = round_up(features.dim_qk, 16) * kElementBytes / 16;
   if (g.tiles != 0) {
 #pragma unroll 1
-    for (i32 at = opaque_thread(); at < kBlockM * kChunks; at += kThreads) {
+    for (i32 at = kWgmma ? own_copier() : opaque_thread(); at < kBlockM * kChunks; at += kWgmma ? kCopiers : kThreads) {
       const i32 row = at / kChunks, chunk = at - row * kChunks, bytes = min(kBytes - chunk * 16, 16);
       const PackedRow x = PackedRow::of(p, g, row);
       const i64 offset = (features.packed ? 0 : g.batch) * p.q_stride[0] + x.head * p.q_stride[1] +
                          static_cast<i64>(g.q_begin + x.token) * p.q_stride[2];
       const char* const from = static_cast<const char*>(p.q) + offset * kElementBytes + chunk * 16;
-      const u32 to = sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch);
+      const u32 to = sm + kLayout.q + chunk_at<kBlockM>(row, chunk, kLayout.q_pitch);
       if constexpr (now)
         move_chunk<kBytes % 16 == 0>(to, from, row < g.rows(p) ? bytes : 0);
       else
         copy_chunk<kBytes % 16 == 0>(to, from, row < g.rows(p) ? bytes : 0);
     }
   }
-  if constexpr (!now) copies_commit();
+  if constexpr (!now && !kWgmma) copies_commit();
 }
 
 // K and V of q's type, or of e4m3 with scales for every 128 keys.

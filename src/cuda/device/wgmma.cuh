@@ -5,6 +5,9 @@
 
 namespace onepass {
 
+template <int N>
+struct Wgmma;
+
 // Shared-memory matrix descriptor, 128-byte swizzle (bits 62-63 = 1). A tile is stored as [columns / 64][rows][64]
 // 16-bit elements; each 8 rows x 128 bytes is a swizzle atom, so blocks start on 1024-byte boundaries.
 //   K-major (Q, K: the contraction runs along the row): SBO = 1024 (next 8 rows), LBO unused; +16 of the contraction is

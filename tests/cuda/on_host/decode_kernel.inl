@@ -1,6 +1,7 @@
 // Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set.
 #include "on_host/decode_kernel.hpp"
 
+#include "on_host/hopper.hpp"
 #include "on_host/intrinsics.hpp"
 
 #define KERNEL_QUOTED(a) #a
@@ -9,6 +10,7 @@
 #define KERNEL_JOINED(a, b) KERNEL_PASTED(a, b)
 #define onepass KERNEL_JOINED(emulated_decode_, KERNEL_NAME)
 #define attention_decode KERNEL_JOINED(attention_decode_, KERNEL_NAME)
+#define __trap() ::warps::fail("__trap")
 #include KERNEL_CONFIG
 #include "cuda/decode/decode.cuh"
 
@@ -26,7 +28,9 @@ const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                                for (unsigned i = 0; i < grid; ++i) {
                                  const unsigned b = backwards ? grid - 1 - i : i;
                                  std::memset(smem, 0xff, sizeof smem);
-                                 run_block(onepass::mma::kThreads, [&] { attention_decode(p); }, b);
+                                 hoppers = {};
+                                 run_block(onepass::mma::config.all_threads(), [&] { attention_decode(p); }, b);
+                                 if (!background.empty()) fail("a kernel ended before its copies");
                                  for (unsigned at = onepass::decode::kLayout.total; at < sizeof smem; ++at)
                                    if (smem[at] != 0xff) fail("a kernel wrote beyond its shared memory");
                                }

@@ -95,7 +95,7 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
-  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes).value();
+  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes, config.wgmma).value();
   EXPECT_TRUE(features == cuda::features_of(p));
   chosen.even = config.even;
   EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));
@@ -223,7 +223,8 @@ void make_alike(check::Inputs& inputs) {
 // 64 rows, alone and beside others, for any number of CTAs that end in any order. many: also more rows, in blocks.
 class EmulatedOneResult : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedOneResult,
-                         testing::Values("bf16_chunks_many", "bf16_chunks_blocks", "f16_chunks_blocks"));
+                         testing::Values("bf16_chunks_many", "bf16_chunks_blocks", "f16_chunks_blocks",
+                                         "bf16_chunks_wgmma", "f16_chunks_wgmma"));
 
 TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
   const auto named = [](const std::string& name) {

@@ -30,7 +30,7 @@ DEV void wgmma_wait() {
 template <class T, int N>
 DEV void fence_operand(T (&)[N]) {}
 
-constexpr u32 kElementBytes = sizeof(Element::Raw), kDepthOfProduct = 32 / kElementBytes;
+constexpr u32 kProductBytes = sizeof(Element::Raw), kDepthOfProduct = 32 / kProductBytes;
 
 // A matrix in shared memory, by its descriptor.
 struct SharedMatrix {
@@ -38,16 +38,16 @@ struct SharedMatrix {
   explicit SharedMatrix(u64 d)
       : start((d & 0x3fff) << 4), lbo((d >> 16 & 0x3fff) << 4), sbo((d >> 32 & 0x3fff) << 4), width(256u >> (d >> 62)) {
     if (d >> 62 == 0) warps::fail("a descriptor without a swizzle");
-    if (kElementBytes == 2 && width != 128) warps::fail("a descriptor without the 128-byte swizzle");
+    if (kProductBytes == 2 && width != 128) warps::fail("a descriptor without the 128-byte swizzle");
   }
   float at(u32 address) const {
     Element::Raw x;
     address ^= (address >> 7 & (width / 16 - 1)) << 4;
-    std::memcpy(&x, shared_at<void>(address | warps::rank << warps::kRankBit, kElementBytes), kElementBytes);
+    std::memcpy(&x, shared_at<void>(address | warps::rank << warps::kRankBit, kProductBytes), kProductBytes);
     return Element::unpack(x);
   }
   // Rows of the depth's elements; or columns: the depth runs down.
-  float kmajor(u32 row, u32 k) const { return at(start + row / 8 * sbo + row % 8 * width + kElementBytes * k); }
+  float kmajor(u32 row, u32 k) const { return at(start + row / 8 * sbo + row % 8 * width + kProductBytes * k); }
   float mnmajor(u32 column, u32 k) const {
     return at(start + column / 64 * lbo + column % 64 * 2 + k / 8 * sbo + k % 8 * 128);
   }
@@ -77,7 +77,7 @@ struct Wgmma {
   static void run(const std::array<const warps::Product*, 128>& lanes) {
     const warps::Product& first = *lanes[0];
     const SharedMatrix b_matrix(first.b_descriptor);
-    constexpr u32 kDepth = kDepthOfProduct, kOfWord = 4 / kElementBytes, kHalf = kDepth / 2;
+    constexpr u32 kDepth = kDepthOfProduct, kOfWord = 4 / kProductBytes, kHalf = kDepth / 2;
     static float a[64][kDepth], b[N][kDepth];
     for (u32 n = 0; n < N; ++n)
       for (u32 k = 0; k < kDepth; ++k) b[n][k] = kDepthRunsDown ? b_matrix.mnmajor(n, k) : b_matrix.kmajor(n, k);
@@ -86,7 +86,7 @@ struct Wgmma {
         if (first.a_fragment) {
           const u32* const fragment = lanes[m / 16 * 32 + m % 8 * 4 + k % kHalf / kOfWord]->a_fragment;
           a[m][k] = Element::unpack(
-              static_cast<Element::Raw>(fragment[m / 8 % 2 + k / kHalf * 2] >> k % kOfWord * 8 * kElementBytes));
+              static_cast<Element::Raw>(fragment[m / 8 % 2 + k / kHalf * 2] >> k % kOfWord * 8 * kProductBytes));
         } else {
           a[m][k] = SharedMatrix(first.a_descriptor).kmajor(m, k);
         }
@@ -97,7 +97,7 @@ struct Wgmma {
         float& d = lanes[m / 16 * 32 + m % 8 * 4 + n % 8 / 2]->d[n / 8 * 4 + m / 8 % 2 * 2 + n % 2];
         std::array<double, kDepth + 1> terms{first.accumulate ? d : 0.0f};
         for (u32 k = 0; k < kDepth; ++k) terms[k + 1] = static_cast<double>(a[m][k]) * b[n][k];
-        d = kElementBytes == 1 ? truncated_sum_e4m3(terms) : truncated_sum(terms);
+        d = kProductBytes == 1 ? truncated_sum_e4m3(terms) : truncated_sum(terms);
       }
     }
   }
