@@ -46,7 +46,6 @@ std::string source_of(const JvpFeatures& f) {
 }  // namespace
 
 cuda::TileShape tile_shape_of(const JvpConfig& c) { return {c.block_m(), c.block_n, 0}; }
-cuda::TileShape mask_tile(const cuda::TileShape& tile) { return {std::max(tile.block_m, 64), tile.block_n, 0}; }
 
 JvpFeatures features_of(const Problem& p) {
   JvpFeatures f{.forward = cuda::features_of(p), .tbias = p.tbias, .tsinks = p.tsinks};

@@ -17,9 +17,9 @@ class Launch {
   Launch(cuda::Kernels& kernels, const Problem& problem, const cuda::DeviceFacts& device, const cuda::TileShape& tile,
          const std::shared_ptr<const Problem>& callers)
       : decided(decided_jvp(problem, tile, device.l2_bytes)),
-        workspace_bytes(decided.tiles == 0 ? 0 : cuda::forward_workspace_bytes(problem, mask_tile(tile))),
-        mask_at_(cuda::mask_place(problem, mask_tile(tile))),
-        mask_(kernels, problem, mask_tile(tile), callers) {}
+        workspace_bytes(decided.tiles == 0 ? 0 : cuda::forward_workspace_bytes(problem, tile)),
+        mask_at_(cuda::mask_place(problem, tile)),
+        mask_(kernels, problem, tile, callers) {}
 
   JvpParams params(const cuda::Call& call) const {
     JvpParams params = decided;

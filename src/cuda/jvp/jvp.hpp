@@ -25,8 +25,6 @@ cuda::KernelProgram plain_program(const JvpFeatures& features, const std::string
 // A launch's parameters but for what a call brings, and a call's addresses.
 JvpParams decided_jvp(const Problem& problem, const cuda::TileShape& tile, int l2_bytes);
 void bind_jvp(JvpParams& params, const Tensors& tensors, void* workspace);
-// The tiles of the packed mask, which have at least 64 rows.
-cuda::TileShape mask_tile(const cuda::TileShape& tile);
 
 extern const Implementation kImplementation, kPlainImplementation;
 

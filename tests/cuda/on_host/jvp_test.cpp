@@ -29,15 +29,14 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
     const Problem& p = inputs.problem;
     const cuda::TileShape tile =
         kernel.config ? jvp::tile_shape_of(*static_cast<const jvp::JvpConfig*>(kernel.config)) : jvp::kPlainTile;
-    const cuda::TileShape mask = jvp::mask_tile(tile);
-    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, mask) / 4 + 16, 0xffffffff);
+    std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, tile) / 4 + 16, 0xffffffff);
     unsigned counters[2] = {0, 0};
     JvpParams params = jvp::decided_jvp(p, tile, 50 << 20);
     jvp::bind_jvp(params, inputs.tensors, workspace.data());
     params.counters = counters;
     if (p.bool_mask) {
-      const cuda::MaskPlan plan = cuda::plan_mask(p, mask).at(
-          inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace.data()) + cuda::mask_place(p, mask));
+      const cuda::MaskPlan plan = cuda::plan_mask(p, tile).at(
+          inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace.data()) + cuda::mask_place(p, tile));
       warps::pack(&plan.pack);
       params.mask = plan.bits;
     }

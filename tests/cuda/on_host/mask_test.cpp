@@ -114,6 +114,22 @@ INSTANTIATE_TEST_SUITE_P(Lines, EmulatedMask,
                                          "fwd b1 h2 s129x513 d64 bf16 mask=1hqk window=150:20",
                                          "fwd b2 h1 s300 d64 bf16 mask=b1q1"));
 
+// Tiles of 16 rows shared a state before, and the last one's was kept: d512 on devices with 99 KiB of shared memory.
+TEST(EmulatedMaskStates, AStateIsThatOfAll64Rows) {
+  const Problem p = parse_problem("fwd b1 h1 s128x64 d512 bf16 mask=11qk");
+  for (const int rows : {16, 32, 64}) {
+    std::vector<unsigned char> mask(128 * 64, 0);
+    std::fill_n(mask.begin() + 64 * 70, 64, 1);  // row 70 alone sees keys
+    std::vector<unsigned> workspace(cuda::mask_bytes(p, {rows, 32, 0}) / 4 + 16, 0xdeadbeef);
+    Problem strided = p;
+    strided.layout.bool_mask = {0, 0, 64, 1};
+    const cuda::MaskPlan plan = cuda::plan_mask(strided, {rows, 32, 0}).at(mask.data(), workspace.data());
+    warps::pack(&plan.pack);
+    EXPECT_EQ(plan.pack.tiles[plan.pack.tile_stride[2]], kSomeMasked) << rows << " rows";
+    EXPECT_EQ(plan.pack.tiles[0], kAllMasked) << rows << " rows";
+  }
+}
+
 TEST(EmulatedDropout, DropsWhatTheCpuDrops) {
   for (const float p : {0.1f, 0.5f, 1.0f}) {
     const Dropout dropout = Dropout::of(p, 77);

@@ -126,9 +126,9 @@ MaskPlan plan_mask(const Problem& p, const TileShape& tile, bool fragments) {
   k.heads = static_cast<int>(s.heads);
   k.rows = static_cast<int>(s.rows);
   k.keys = static_cast<int>(p.seq_k);
-  k.block_m = tile.block_m;
+  k.block_m = std::max(tile.block_m, 64);  // a state counts for 64 rows, and one CTA writes it
   k.block_n = mask_block(tile);
-  k.m_tiles = static_cast<int>(ceil_div(s.rows, tile.block_m));
+  k.m_tiles = static_cast<int>(ceil_div(s.rows, k.block_m));
   // Tiles of one word: the padding's too, so that those of a backward pass's block of keys are read at once.
   k.n_blocks = static_cast<int>(k.block_n == 32 ? s.words : ceil_div(p.seq_k, k.block_n));
   k.units = s.batch * s.heads * k.m_tiles * k.n_blocks;
