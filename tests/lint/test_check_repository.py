@@ -49,7 +49,7 @@ class CheckRepository(unittest.TestCase):
         table = check_repository.layer_table()
         self.assertIn("| 0 | `src/algebra` |", table)
         self.assertLess(table.index("`src/plan`"), table.index("`src/cuda`"))
-        self.assertIn("`decode` < `mla`", table)
+        self.assertIn("`decode`, `jvp` < `mla`", table)
 
     def test_crowded_folders(self):
         with tempfile.TemporaryDirectory() as folder:
