@@ -13,6 +13,7 @@
 #include "on_host/mask_source.hpp"
 #include "on_host/warps.hpp"
 #include "problem/roles.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {

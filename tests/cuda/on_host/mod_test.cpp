@@ -13,6 +13,7 @@
 #include "expression/scalar.hpp"
 #include "on_host/mod_kernel.hpp"
 #include "problem/attention/arguments.hpp"
+#include "support/named_params.hpp"
 
 namespace onepass {
 namespace {
