@@ -215,8 +215,9 @@ struct Space {
 
 // Random calls.
 template <class Attend>
-void expect_one_result(int calls, const std::string& isa, const Space& space, const Attend& attend) {
-  Random r{std::mt19937_64(17)};
+void expect_one_result(int calls, const std::string& isa, const Space& space, const Attend& attend,
+                       unsigned seed = 17) {
+  Random r{std::mt19937_64(seed)};
   for (int done = 0; done < calls;) {
     const std::int64_t heads_kv = r.among(1, 2), heads_q = heads_kv * r.one_of<std::int64_t>({1, 2, 4, 5, 7});
     const std::int64_t keys = r.flip() ? r.among(1, 400) : r.among(400, 3300);
