@@ -29,7 +29,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
-  if (config.wgmma) gate.threads = config.all_threads(), gate.instructions = {"HGMMA", "LDSM", "LDGSTS"};
+  if (config.wgmma) gate.threads = config.all_threads(), gate.instructions = {"HGMMA", "LDGSTS"};
   const std::string said = cuda::wrong_code(cuda::compile(program), gate);
   // The weights that dropout keeps lie in a stack frame, which no other config has.
   if (p.dropout_p > 0 && said.find(" 0 bytes spill stores, 0 bytes spill loads") != said.npos) return;

@@ -82,6 +82,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     }
     params.seqused += sequence * params.seqused_stride;
     params.tree += sequence * params.tree_stride[0];
+    params.slopes += sequence * params.slope_stride[0];
     params.min_tiles = 1;
     warps::copies_are_early = early;
     warps::backwards = early;
