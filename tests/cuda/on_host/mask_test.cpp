@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Lines, EmulatedMask,
                                          "fwd b1 h2 s129x513 d64 bf16 mask=1hqk window=150:20",
                                          "fwd b2 h1 s300 d64 bf16 mask=b1q1"));
 
-// Tiles of 16 rows shared a state before, and the last one's was kept: d512 on devices with 99 KiB of shared memory.
+// Tiles of 16 rows would overwrite each other's state: d512 on devices with 99 KiB of shared memory has such tiles.
 TEST(EmulatedMaskStates, AStateIsThatOfAll64Rows) {
   const Problem p = parse_problem("fwd b1 h1 s128x64 d512 bf16 mask=11qk");
   for (const int rows : {16, 32, 64}) {
