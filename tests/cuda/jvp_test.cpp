@@ -18,15 +18,15 @@ TEST_P(CudaJvp, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem("jvp " + std::string(line) + " cuda");
-  const JvpFeatures features = jvp::features_of(p);
+  const JvpFeatures features = cuda::jvp::features_of(p);
   const std::string mods = cuda::mods_source(p, true);
   if (std::max(p.dim_qk, p.dim_v) > 256) {
-    EXPECT_EQ(cuda::wrong_code(cuda::compile(jvp::plain_program(features, device.arch, mods)), {256, {"FFMA"}}), "");
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::jvp::plain_program(features, device.arch, mods)), {256, {"FFMA"}}), "");
     return;
   }
-  const jvp::JvpConfig config = jvp::select_config(p, device.shared_bytes).value();
-  EXPECT_LE(jvp::layout_of(features, config).total, device.shared_bytes);
-  const cuda::Cubin code = cuda::compile(jvp::program_of(features, config, device.arch, mods));
+  const cuda::jvp::JvpConfig config = cuda::jvp::select_config(p, device.shared_bytes).value();
+  EXPECT_LE(cuda::jvp::layout_of(features, config).total, device.shared_bytes);
+  const cuda::Cubin code = cuda::compile(cuda::jvp::program_of(features, config, device.arch, mods));
   EXPECT_EQ(cuda::wrong_code(code, sm80_gate(p, config)), "");
 }
 
@@ -63,14 +63,14 @@ INSTANTIATE_TEST_SUITE_P(Table32, CudaJvp,
 TEST(CudaJvpTable, EveryRowFitsTheDevicesThatTakeIt) {
   for_dims_and_devices("jvp", [](const Generation& device, const std::string& line) {
     const Problem p = parse_problem(line);
-    const auto c = jvp::select_config(p, device.shared_bytes);
+    const auto c = cuda::jvp::select_config(p, device.shared_bytes);
     if (std::max(p.dim_qk, p.dim_v) > 256) {
       EXPECT_EQ(c.refusal(),
                 "head dims must be at most 256 (got " + std::to_string(p.dim_qk) + "/" + std::to_string(p.dim_v) + ")");
       return;
     }
     ASSERT_TRUE(c) << device.arch << " " << line << ": " << c.refusal();
-    EXPECT_LE(c->blocks * (jvp::layout_of(jvp::features_of(p), *c).total + 1024), device.shared_bytes + 1024)
+    EXPECT_LE(c->blocks * (cuda::jvp::layout_of(cuda::jvp::features_of(p), *c).total + 1024), device.shared_bytes + 1024)
         << device.arch << " " << line;
   });
 }

@@ -5,7 +5,7 @@
 #include "cuda/jvp/jvp.hpp"
 #include "cuda/sm80/host.hpp"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 namespace {
 
 using sm80::kAll, sm80::kBands, sm80::kPlain;
@@ -87,7 +87,7 @@ cuda::KernelProgram program_of(const JvpFeatures& f, const JvpConfig& c, const s
                                const std::string& mods) {
   return {
       "cuda/jvp/jvp.cuh", "attention_jvp",
-      text(source_of(f), cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "jvp::JvpConfig config", c),
+      text(source_of(f), cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "cuda::jvp::JvpConfig config", c),
            "#include \"cuda/jvp/products_", f.forward.attention.input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n"),
       arch, mods};
 }
@@ -95,4 +95,4 @@ cuda::KernelProgram plain_program(const JvpFeatures& f, const std::string& arch,
   return {"cuda/jvp/plain.cuh", "attention_jvp_plain", source_of(f), arch, mods};
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

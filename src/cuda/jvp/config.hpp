@@ -2,7 +2,7 @@
 #pragma once
 #include "cuda/jvp/jvp_params.hpp"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 struct JvpConfig {
   static constexpr int kSums = 2;  // what a warp holds all along: O and its derivative
@@ -45,4 +45,4 @@ ONEPASS_HD constexpr JvpLayout layout_of(const JvpFeatures& features, const JvpC
   return l;
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

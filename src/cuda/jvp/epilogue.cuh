@@ -4,7 +4,7 @@
 #include "cuda/jvp/row.cuh"
 #include "cuda/jvp/softmax.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 using Scores = JvpScores<(features.dim_v <= 64)>;
 
@@ -144,4 +144,4 @@ DEV void store_results(u32 sm, const JvpParams& p, const WorkTile& x, const Scor
   }
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -8,7 +8,7 @@
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/kernel_state.hpp"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 namespace {
 
 // The part of a call that both kernels share: parameters and the packed mask.
@@ -149,4 +149,4 @@ void bind_jvp(JvpParams& f, const Tensors& t, void* workspace) {
 constinit const Implementation kImplementation{"cuda.jvp", plan, kJvp};
 constinit const Implementation kPlainImplementation{"cuda.jvp_plain", plan_plain, kJvp};
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -13,7 +13,7 @@
 #include "cuda/jvp/epilogue.cuh"
 #include "cuda/jvp/pipeline.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 using Tiles = TileScheduler<RowsOuter<kBlockM, kBlockN>>;
 
@@ -86,13 +86,13 @@ DEV void attend(u32 sm, u32 work, const JvpParams& p, const Meanwhile& meanwhile
   store_results(sm, p, y, scores, o, t, rows);
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp
 
 // -------------------------------------------------------------------------------------------------------------- kernel
 extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mma::config.blocks)
     attention_jvp(const __grid_constant__ onepass::JvpParams p) {
   using namespace onepass;
-  using namespace onepass::jvp;
+  using namespace onepass::cuda::jvp;
   extern __shared__ __align__(128) unsigned char smem[];
   const u32 sm = shared_address(smem);
   const auto warp = [] { return opaque_thread() / 32; };

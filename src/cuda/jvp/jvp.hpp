@@ -9,7 +9,7 @@
 #include "problem/implementation.hpp"
 #include "problem/selected.hpp"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 JvpFeatures features_of(const Problem& problem);
 // The config of a problem, by the table: the first row that computes it and fits `shared_bytes` a CTA.
@@ -28,4 +28,4 @@ void bind_jvp(JvpParams& params, const Tensors& tensors, void* workspace);
 
 extern const Implementation kImplementation, kPlainImplementation;
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -5,7 +5,7 @@
 #include "cuda/jvp/products.cuh"
 #include "cuda/mma/copy.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 // Places of the bases, each the address of the tile's first token: q, tq, k, tk, v, tv, then the first block's number.
 constexpr u32 kQueries = kLayout.bases, kKeys = kQueries + 16, kValues = kQueries + 32, kFirstBlock = kQueries + 48;
@@ -93,4 +93,4 @@ DEV void store_bases(u32 sm, const JvpParams& p, const WorkTile& x) {
   store_word(sm + kFirstBlock, x.n_lo);
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

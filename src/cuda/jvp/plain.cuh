@@ -13,5 +13,5 @@ extern "C" __global__ void __launch_bounds__(32 * onepass::kJvpPlainWarps)
 #pragma unroll 1
   for (i32 row = x.row + static_cast<i32>(threadIdx.x / 32); row < min(x.row + kJvpPlainRows, x.seq_q);
        row += kJvpPlainWarps)
-    jvp::compute_row(p, x, scores, row);
+    cuda::jvp::compute_row(p, x, scores, row);
 }

@@ -3,7 +3,7 @@
 #include "cuda/jvp/config.hpp"
 #include "cuda/sm80/share.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 using namespace mma;  // tiles in shared memory, copies into them and products of them
 
@@ -35,4 +35,4 @@ DEV void block_sums(float (&o)[kRowTiles][kOutSums], float (&t)[kRowTiles][kOutS
   accumulate<kBlockN, kLayout.v_pitch, kShare>(o, t, w, x, v, v + kLayout.v_bytes, kShare == 1 ? 0 : sm80::own_part());
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -4,7 +4,7 @@
 #pragma once
 #include "cuda/mma/products_16.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 using namespace mma;
 
@@ -67,4 +67,4 @@ DEV void accumulate(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<to
   }
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

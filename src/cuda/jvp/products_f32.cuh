@@ -3,7 +3,7 @@
 #pragma once
 #include "cuda/mma/products_f32.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 using namespace mma;
 
@@ -99,4 +99,4 @@ DEV void accumulate(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<to
   }
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -6,7 +6,7 @@
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/jvp/scores.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 DEV i64 row_place(const long long (&stride)[3], const WorkTile& x, i32 row) {
   return x.map_batch * stride[0] + x.head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2];
@@ -146,4 +146,4 @@ DEV void compute_row(const JvpParams& p, const WorkTile& x, const HeadScores& sc
   if (lane == 0) write_lse(p, x, row, end.lse), write_tlse(p, x, row, mu);
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

@@ -3,7 +3,7 @@
 #include "cuda/attention/scores/scores.cuh"
 #include "cuda/jvp/jvp_params.hpp"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 // A bias or a score_mod may make a score -inf: that hides the key, and its derivative counts for nothing, be it NaN.
 constexpr bool kHidesByScore = features.bias != ScalarType::none || features.score_mod;
@@ -45,4 +45,4 @@ struct JvpScores : TileScores<kByGroups> {
   }
 };
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

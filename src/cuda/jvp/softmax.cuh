@@ -5,7 +5,7 @@
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/jvp/scores.cuh"
 
-namespace onepass::jvp {
+namespace onepass::cuda::jvp {
 
 // A lane's part of its two rows.
 struct JvpRows {
@@ -90,4 +90,4 @@ DEV void softmax_moved(const float (&s)[N], const float (&ds)[N], Operand<Elemen
   }
 }
 
-}  // namespace onepass::jvp
+}  // namespace onepass::cuda::jvp

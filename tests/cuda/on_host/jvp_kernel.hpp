@@ -8,7 +8,7 @@ struct JvpKernel {
   const char* name;
   const char* problem;                             // a line that it is the kernel of
   const void* features;                            // JvpFeatures
-  const void* config;                              // jvp::JvpConfig; null of the plain kernel
+  const void* config;                              // cuda::jvp::JvpConfig; null of the plain kernel
   int shared_bytes;                                // what the library gives a block
   void (*run)(const void* params, unsigned grid);  // JvpParams
 };

@@ -19,14 +19,14 @@ const JvpKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                           KERNEL_PROBLEM,
                           &onepass::jvp_features,
                           &onepass::mma::config,
-                          onepass::jvp::kLayout.total,
+                          onepass::cuda::jvp::kLayout.total,
                           [](const void* params, unsigned grid) {
                             const auto& p = *static_cast<const onepass::JvpParams*>(params);
                             gridDim.x = grid;
                             for (unsigned b = 0; b < grid; ++b) {
                               std::memset(smem, 0xff, sizeof smem);
                               run_block(onepass::mma::kThreads, [&] { attention_jvp(p); }, b);
-                              for (unsigned i = onepass::jvp::kLayout.total; i < sizeof smem; ++i)
+                              for (unsigned i = onepass::cuda::jvp::kLayout.total; i < sizeof smem; ++i)
                                 if (smem[i] != 0xff) fail("a kernel wrote beyond its shared memory");
                             }
                           }};

@@ -29,11 +29,11 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
     const warps::JvpKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
     const cuda::TileShape tile =
-        kernel.config ? jvp::tile_shape_of(*static_cast<const jvp::JvpConfig*>(kernel.config)) : jvp::kPlainTile;
+        kernel.config ? cuda::jvp::tile_shape_of(*static_cast<const cuda::jvp::JvpConfig*>(kernel.config)) : cuda::jvp::kPlainTile;
     std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, tile) / 4 + 16, 0xffffffff);
     unsigned counters[2] = {0, 0};
-    JvpParams params = jvp::decided_jvp(p, tile, 50 << 20);
-    jvp::bind_jvp(params, inputs.tensors, workspace.data());
+    JvpParams params = cuda::jvp::decided_jvp(p, tile, 50 << 20);
+    cuda::jvp::bind_jvp(params, inputs.tensors, workspace.data());
     params.counters = counters;
     if (p.bool_mask) {
       const cuda::MaskPlan plan = cuda::plan_mask(p, tile).at(
@@ -61,13 +61,13 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
 
 TEST_P(EmulatedJvp, IsTheLibrarys) {
   const Problem p = problem();
-  const JvpFeatures features = jvp::features_of(p);
+  const JvpFeatures features = cuda::jvp::features_of(p);
   EXPECT_TRUE(*static_cast<const JvpFeatures*>(GetParam()->features) == features);
   if (!GetParam()->config) return;
-  const jvp::JvpConfig chosen = jvp::select_config(p, kSharedBytes).value();
-  EXPECT_TRUE(*static_cast<const jvp::JvpConfig*>(GetParam()->config) == chosen)
+  const cuda::jvp::JvpConfig chosen = cuda::jvp::select_config(p, kSharedBytes).value();
+  EXPECT_TRUE(*static_cast<const cuda::jvp::JvpConfig*>(GetParam()->config) == chosen)
       << "the library takes another config by now";
-  EXPECT_EQ(GetParam()->shared_bytes, jvp::layout_of(features, chosen).total);
+  EXPECT_EQ(GetParam()->shared_bytes, cuda::jvp::layout_of(features, chosen).total);
 }
 
 TEST_P(EmulatedJvp, IsRight) {

@@ -43,9 +43,9 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
   }
   if (family == "jvp")
-    return jvp::program_of(jvp::features_of(p), jvp::select_config(p, kSharedBytes).value(), "sm_90",
+    return cuda::jvp::program_of(cuda::jvp::features_of(p), cuda::jvp::select_config(p, kSharedBytes).value(), "sm_90",
                            cuda::mods_source(p, true));
-  if (family == "jvpplain") return jvp::plain_program(jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
+  if (family == "jvpplain") return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();
