@@ -40,7 +40,9 @@ def register(*, activate: bool = True) -> None:
     """onepass as the flash attention of PyTorch's dispatcher, under the name "onepass": no function is replaced.
 
     ``torch.nn.functional.scaled_dot_product_attention``, ``torch.nn.attention.varlen`` and nested jagged tensors use it
-    wherever PyTorch chooses flash attention, compiled code too. float64 and head dims above 512 keep PyTorch's kernel.
+    wherever PyTorch chooses flash attention, compiled code too. On Hopper PyTorch prefers cuDNN for SDPA:
+    ``torch.backends.cuda.enable_cudnn_sdp(False)`` turns to flash attention. float64 and head dims above 512 keep
+    PyTorch's kernel.
     Dropout is refused. ``torch.nn.attention.restore_flash_attention_impl()`` ends it.
 
     Args:

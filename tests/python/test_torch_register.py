@@ -12,7 +12,10 @@ def registered(torch):
         pytest.skip("this PyTorch has no register_flash_attention_impl")
     torch.manual_seed(0)
     onepass.torch.register()
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # PyTorch prefers it to flash attention on Hopper
     yield torch
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
     torch.nn.attention.restore_flash_attention_impl(_raise_warn=False)
 
 
