@@ -96,7 +96,7 @@ TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
   const Result r = with({"--device", "cuda"});
   if (!cuda::driver()) {
     EXPECT_EQ(r.status, 2);
-    EXPECT_EQ(r.err.substr(0, 35), "onepass: CUDA is not available: lib") << r.err;
+    EXPECT_TRUE(r.err.starts_with("onepass: CUDA is not available: ")) << r.err;
     EXPECT_EQ(folder.read("o.npy"), on_cpu);
     return;
   }
