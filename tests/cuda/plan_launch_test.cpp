@@ -32,8 +32,8 @@ constexpr std::pair<std::uintptr_t, std::int64_t> kCalls[] = {{0, 64}, {16, 64},
 class PlannedLaunch : public testing::Test {
  protected:
   static FakeLaunches* fake;
-  // A child compiles the kernels first, into a cache of their own: NVRTC opens the driver of a machine that has one, and
-  // a process that has opened "libcuda.so.1" does not get the fake by that name.
+  // A child compiles the kernels first, into a cache of their own: NVRTC opens the driver of a machine that has one,
+  // and a process that has opened "libcuda.so.1" does not get the fake by that name.
   static void SetUpTestSuite() {
     if (!nvrtc()) return;
     setenv("ONEPASS_CACHE", ONEPASS_TEST_CACHE, 1);

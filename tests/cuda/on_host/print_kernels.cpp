@@ -44,8 +44,9 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   }
   if (family == "jvp")
     return cuda::jvp::program_of(cuda::jvp::features_of(p), cuda::jvp::select_config(p, kSharedBytes).value(), "sm_90",
-                           cuda::mods_source(p, true));
-  if (family == "jvpplain") return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
+                                 cuda::mods_source(p, true));
+  if (family == "jvpplain")
+    return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();
