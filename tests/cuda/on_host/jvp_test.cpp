@@ -29,7 +29,8 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
     const warps::JvpKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
     const cuda::TileShape tile =
-        kernel.config ? cuda::jvp::tile_shape_of(*static_cast<const cuda::jvp::JvpConfig*>(kernel.config)) : cuda::jvp::kPlainTile;
+        kernel.config ? cuda::jvp::tile_shape_of(*static_cast<const cuda::jvp::JvpConfig*>(kernel.config))
+                      : cuda::jvp::kPlainTile;
     std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, tile) / 4 + 16, 0xffffffff);
     unsigned counters[2] = {0, 0};
     JvpParams params = cuda::jvp::decided_jvp(p, tile, 50 << 20);
