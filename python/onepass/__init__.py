@@ -159,7 +159,7 @@ def attention(
       batch_invariant: a sequence's results do not depend, bit for bit, on what else is in the batch.
       q_descale, k_descale, v_descale: float32 factors of float8_e4m3fn q, k, v, ``[batch|1, heads|1, blocks|1]`` with
         blocks of 128 rows of a sequence; dimensions at the end may be left out. None is 1. q may be of 16 bits, or
-        float32, beside k and v of float8_e4m3fn: an FP8 cache.
+        float32, beside k and v of float8_e4m3fn: an FP8 cache. A float32 q also takes k and v of float16 or bfloat16.
       v_mean: float32 ``[batch|1, heads_kv|1, dim_v|1]``: what ``quantize`` took out of a float8_e4m3fn v, given back.
       fp8: quantize q, k and v of 16 or 32 bits to float8_e4m3fn first, and attend to those: True, or a dict of
         ``by_block`` (False: factors of k and v for every 128 rows, not for each head, which packed ones always have),

@@ -38,7 +38,7 @@ def append_kv(
     Args:
       k_new, v_new: ``[batch, heads_kv, seq_new, dim]``; with cu_seqlens_q or slot_mapping
         ``[tokens, heads_kv, dim]``. float32, float16 or bfloat16, as q is, and k_cache and v_cache unless they are
-        float8_e4m3fn; strides and kinds of arrays as ``attention`` takes them.
+        float8_e4m3fn, or float16 or bfloat16 beside float32; strides and kinds of arrays as ``attention`` takes them.
       k_cache, v_cache: written in place, only where new tokens go: ``[batch, heads_kv, capacity, dim]``, or with a
         page_table or slot_mapping pages ``[pages, page_size, heads_kv, dim]``. Error sentences call them k and v.
       cache_seqlens: int32 (int64 is converted) ``[batch]``, the lengths before the call. It is not changed: add the

@@ -113,6 +113,8 @@ class Call:
             raise ValueError(f"attention to a cache ({', '.join(_CACHE)}) does not support gradients")
         if wanted and (dict(self.options)["fp8"] or any(of[name].dtype == jnp.float8_e4m3fn for name in DATA)):
             raise ValueError("FP8 attention does not support gradients")
+        if wanted and of["k"].dtype != of["q"].dtype:
+            raise ValueError(f"attention with {of['q'].dtype} q and {of['k'].dtype} k and v does not support gradients")
         for name in wanted:
             if name not in _DIFFERENTIABLE:
                 x = f"mod_buffers[{name.removeprefix(MOD)!r}]" if name.startswith(MOD) else name

@@ -119,6 +119,8 @@ class Differentiable(torch.autograd.Function):
             raise RuntimeError(f"attention to a cache ({', '.join(CACHE)}) does not support forward mode")
         if c.fp8 is not None or not c.k.dtype.itemsize > 1:
             raise RuntimeError("FP8 attention does not support forward mode")
+        if c.k.dtype != c.q.dtype:
+            raise RuntimeError(f"forward mode does not support {c.q.dtype} q with {c.k.dtype} k and v")
         arguments = (*c, *(given[name] for name in TANGENTS))
         return *(Along.apply(*arguments) if _transformed() else compute_tangents(*arguments)), None
 

@@ -53,6 +53,8 @@ def refuse_gradients(c: Any, differentiable: Any) -> None:
         what = "FP8 attention"
     elif any(getattr(c, name) is not None for name in _CACHE):
         what = f"attention to a cache ({', '.join(_CACHE)})"
+    elif c.k.dtype != c.q.dtype:
+        what = f"attention with {c.q.dtype} q and {c.k.dtype} k and v"
     else:
         return
     raise RuntimeError(

@@ -40,6 +40,9 @@ class WeightsCall:
             dtype = str(x.dtype).rpartition(".")[2]
             if name != "lse" and dtype not in _arrays.DATA:
                 raise TypeError(f"{name} must be float32, float16 or bfloat16 (got {dtype})")
+        if k.dtype != q.dtype:
+            names = (str(x.dtype).rpartition(".")[2] for x in (q, k))
+            raise TypeError("k must be {}, as q (got {})".format(*names))
         self.tokens_first = _options.tokens_first(self.options["layout"])
         self.packed = _options.is_packed(self.options)
         self.q, self.k, self.lse = q, k, lse

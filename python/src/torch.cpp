@@ -29,7 +29,7 @@ bool needs_gradient(const TorchCall& call) {
 // The general path has the sentence that refuses it.
 bool has_no_gradients(const Tensors& t) {
   return has_forward_alone([&](const RoleRow& row) { return (t.*row.input).given(); }) || t.q.dtype == DType::f8e4m3 ||
-         t.k.dtype == DType::f8e4m3;
+         t.k.dtype != t.q.dtype;
 }
 
 // (out, lse or None), as _torch_op.new_results makes them, or the caller's out with a new lse. An LSE that the caller

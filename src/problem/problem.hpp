@@ -140,7 +140,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   std::int64_t seq_q = 0, seq_k = 0;
   std::int64_t dim_qk = 64, dim_v = 64;
   DType dtype = DType::f32;       // of q, k and v; of the partial results; of x and dx
-  std::optional<DType> kv_dtype;  // forward, append: of k and v, where it is not q's: fp8_e4m3, an FP8 cache
+  std::optional<DType> kv_dtype;  // forward, append: of k and v, where they are narrower than q
   DType out_dtype = DType::f32;   // of out and dout: dtype, or fp32 for partial results that will be merged; of an
                                   // fp8_e4m3 q bf16, fp16 or fp32; of y and dy
   std::optional<DescaleSpec> q_descale, k_descale, v_descale;  // of what is fp8_e4m3; none: 1

@@ -39,9 +39,9 @@ enum class Axis : std::uint8_t {
 inline constexpr std::size_t kAxes = 24;
 using Axes = std::array<Axis, kMaxRank>;
 
-// q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q, or fp8_e4m3 beside it.
-// result: as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are asked for of dq, dk and dv are
-// of one, the inputs' or fp32. table: as q or fp32. index: int32 or int64.
+// q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q or fp8_e4m3,
+// beside fp32 also fp16 and bf16. result: as q or fp32; of an fp8_e4m3 q any data. as_out: dout. gradient: all that are
+// asked for of dq, dk and dv are of one, the inputs' or fp32. table: as q or fp32. index: int32 or int64.
 enum class Types : std::uint8_t {
   data,
   query,

@@ -35,7 +35,8 @@ TEST(Fp8Problem, LinesReadBack) {
 TEST(Fp8Problem, Refusals) {
   const auto of = [](const char* line) { return sentence_of([&] { (void)parse_problem(line); }); };
   EXPECT_EQ(of("bwd s9 fp8_e4m3"), "attention_backward does not support fp8_e4m3 q, k and v");
-  EXPECT_EQ(of("fwd s9 fp32 kv_dtype=bf16"), "k and v must be fp32, as q, or fp8_e4m3 (got bf16)");
+  EXPECT_EQ(of("fwd s9 fp16 kv_dtype=bf16"), "k and v must be fp16, as q, or fp8_e4m3 (got bf16)");
+  EXPECT_EQ(of("fwd s9 fp8_e4m3 kv_dtype=bf16"), "k and v must be fp8_e4m3, as q (got bf16)");
   EXPECT_EQ(of("fwd s9 bf16 k_descale=111"), "k_descale requires an fp8_e4m3 k (got bf16)");
   EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 q_descale=111"), "q_descale requires an fp8_e4m3 q (got bf16)");
   EXPECT_EQ(of("fwd s9 bf16 accumulation=fast"), "accumulation=fast requires an fp8_e4m3 q (got bf16)");
@@ -43,7 +44,7 @@ TEST(Fp8Problem, Refusals) {
   EXPECT_NE(of("fwd s9 fp8_e4m3 q_descale=bh"), "");
   EXPECT_EQ(of("bwd s9 bf16 fp8"), "bwd does not support 'fp8' (docs/reference/problem.md)");
   EXPECT_EQ(of("fwd s9 fp8_e4m3 fp8"), "q must be fp32, fp16 or bf16 (got fp8_e4m3)");
-  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 fp8"), "k must be fp32, fp16 or bf16 (got fp8_e4m3)");
+  EXPECT_EQ(of("fwd s9 bf16 kv_dtype=fp8_e4m3 fp8"), "k and v must be bf16, as q, to be quantized (got fp8_e4m3)");
   EXPECT_EQ(of("fwd s9 bf16 fp8 v_descale=111"),
             "attention_fp8 does not support v_descale; it computes the scales and means");
   EXPECT_EQ(of("fwd s9 bf16 fp8 seqused"), "attention_fp8 does not support seqused_k");

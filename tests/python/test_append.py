@@ -344,7 +344,7 @@ def test_errors(rng):
         (ValueError, {"k_cache": read_only}, "k must be writable"),
         (ValueError, {"v_cache": cache[0]}, "v must not share memory with k"),
         (TypeError, {"k_new": None}, r"k_new must be an array \(got None\)"),
-        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "k must be fp32, as k_new, or fp8_e4m3 .got fp16"),
+        (TypeError, {"k_cache": cache[0].astype(np.float16)}, "v must be fp16, as k .got fp32"),
         (TypeError, {"q": None, "q_out": None, "cos": cos.astype(np.int32)}, "cos must be fp32, as k_new .got int32"),
         (ValueError, {"threads": 0}, r"threads must be .* \(got 0\)"),
     ]:

@@ -129,6 +129,21 @@ def test_dtypes(rng, dtype, request):
     check(partial, reference.attention(q, k, v, mask="causal_bottom_right")[0], dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_narrower_keys_and_values(rng, rows, dtype, request):
+    element = request.getfixturevalue("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
+    q, k, v = inputs(rng, rows=rows)
+    k, v = k.astype(element), v.astype(element)
+    out = agrees(onepass.attention, q, k, v, mask="causal_bottom_right")
+    assert out.dtype == np.float32
+    dtypes = "fp16 k and v" if dtype == "float16" else "bf16 k and v"
+    with pytest.raises(TypeError, match=f"attention_backward does not support {dtypes} with fp32 q"):
+        onepass.attention_backward(out, q, k, v, out, np.zeros(out.shape[:3], np.float32))
+    with pytest.raises(TypeError, match="k must be float32, as q"):
+        onepass.key_mass(q, k, np.zeros(out.shape[:3], np.float32))
+
+
 @pytest.mark.parametrize("batch, heads, rows, keys", [(0, 2, 3, 4), (2, 0, 3, 4), (2, 2, 0, 4), (2, 2, 3, 0)])
 def test_sizes_of_zero(rng, batch, heads, rows, keys):
     q, k, v = inputs(rng, batch=batch, heads=heads, heads_kv=heads, rows=rows, keys=keys)

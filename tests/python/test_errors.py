@@ -48,7 +48,8 @@ CASES = {
     "bits": (TypeError, r"k must be .* \(got uint16\)", {"k": K.astype(np.uint16)}),
     "complex": (TypeError, r"v must be .* \(got complex64\)", {"v": V.astype(np.complex64)}),
     "byte order": (TypeError, r"q must be native .* \(got >f4\)", {"q": Q.astype(">f4")}),
-    "mixed dtypes": (TypeError, "k must be fp32, as q, or fp8_e4m3 .got fp16", {"k": K.astype(np.float16)}),
+    "mixed dtypes": (TypeError, "v must be fp16, as k .got fp32", {"k": K.astype(np.float16)}),
+    "wider keys": (TypeError, "k must be fp16, as q, or fp8_e4m3 .got fp32", {"q": Q.astype(np.float16)}),
     "a list": (
         TypeError,
         r"v must be a NumPy array, a torch tensor or an array with DLPack \(got list\)",

@@ -27,6 +27,18 @@ def test_what_has_no_gradient_is_refused(attention, torch, device):
         attention(q.detach(), *cache, k_descale=torch.ones(1, device=device, requires_grad=True))
 
 
+def test_narrower_keys_and_values(attention, torch, device):
+    q, k, v = qkv(torch, device, grad=True)
+    half = k.detach().half(), v.detach().half()
+    with torch.no_grad():
+        out = attention(q, *half)
+        assert torch.equal(out, torch.compile(attention, fullgraph=True, backend="eager")(q, *half))
+        torch.testing.assert_close(out, attention(q, *(x.float() for x in half)), rtol=1e-5, atol=1e-6)
+    sentence = "with torch.float32 q and torch.float16 k and v does not support gradients, but q.requires_grad is set"
+    with pytest.raises(RuntimeError, match=sentence):
+        attention(q, *half)
+
+
 def test_refusals_of_arguments(attention, torch, device):
     q, k, v = qkv(torch, device)
     for error, sentence, words in [

@@ -169,7 +169,7 @@ def test_sentences_are_the_general_ones(attention, torch):
         r"heads_q \(4\) must be a multiple of heads_kv \(3\)": lambda: attention(q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]),
         r"mask must be one of .* \(got 'causal'\)": lambda: attention(q, k, v, mask="causal"),
         r"align_offset must be given .*align_offset=3 and mask=None": lambda: attention(q, k, v, align_offset=3),
-        "k must be fp32, as q": lambda: attention(q, k.half(), v),
+        "v must be fp16, as k": lambda: attention(q, k.half(), v),
         r"scale must be a number \(got 'a'\)": lambda: attention(q, k, v, scale="a"),
         "softcap must be 0 .* or a positive number": lambda: attention(q, k, v, softcap="30"),
         r"dropout_p must be from 0 to 1 \(got -1e-50\)": lambda: attention(q, k, v, dropout_p=-1e-50),

@@ -82,7 +82,7 @@ WRONG = {
     "heads_q": lambda q, k, v: dict(q=q[:, :3]),
     "bool_mask": lambda q, k, v: dict(bool_mask=k.new_ones(19, 22, dtype=bool)),
     "alibi_slopes": lambda q, k, v: dict(alibi_slopes=k.new_ones(3)),
-    r"^k must be .*16\)?": lambda q, k, v: dict(k=k.half()),
+    r"^v must be .*16": lambda q, k, v: dict(k=k.half()),
     r"q must be .* \(got float64\)": lambda q, k, v: dict(q=q.double()),
     r"bias must be .* \(got int64\)": lambda q, k, v: dict(bias=k.new_ones(19, 23, dtype=int)),
     "^v .*shape": lambda q, k, v: dict(v=v[0, 0, 0]),

@@ -43,6 +43,7 @@ struct AppendSpec {
   std::int64_t capacity = 40;  // a multiple of page_size
   std::int64_t left_over = 0;  // packed: tokens behind the last sequence
   bool fp8 = false;            // the cache is fp8_e4m3, with scales per head and block
+  bool fp16 = false;           // the cache is fp16, whatever the tokens are
   // One sequence of tokens with slots and positions in any order; `used` is {0}. Every fifth token has no slot.
   bool slots = false, wide_slots = true, wide_positions = false, joined = false;  // joined: cos_sin_cache
 };
@@ -76,7 +77,7 @@ class AppendCase {
     const auto cache = [&](std::int64_t dim) {
       const std::int64_t row = dim + spec.pad, n = spec.page_size ? spec.page_size : spec.capacity;
       const std::int64_t head = spec.heads_first ? n * row : row, token = spec.heads_first ? row : hk * row;
-      const DType type = spec.fp8 ? DType::f8e4m3 : spec.dtype;
+      const DType type = spec.fp8 ? DType::f8e4m3 : spec.fp16 ? DType::f16 : spec.dtype;
       return spec.page_size ? Tensor(nullptr, type, {pages, n, hk, dim}, {n * hk * row, token, head, 1}, device)
                             : Tensor(nullptr, type, {batch, hk, n, dim}, {n * hk * row, head, token, 1}, device);
     };
@@ -283,8 +284,9 @@ class AppendCase {
             << spec.name << " sequence " << b << " token " << t << " head " << h << " element " << d;
       } else {
         const auto x = static_cast<float>(original(from, in + d));
-        const double expected =
-            to.dtype == DType::f8e4m3 ? f * double{to_float(divided(x, static_cast<float>(f)))} : double{x};
+        const double expected = to.dtype == DType::f8e4m3 ? f * double{to_float(divided(x, static_cast<float>(f)))}
+                                : to.dtype == DType::f16  ? double{to_float(from_float<f16>(x))}
+                                                          : double{x};
         ASSERT_EQ(got, expected) << spec.name << " sequence " << b << " token " << t << " head " << h << " element "
                                  << d;
       }

@@ -67,6 +67,10 @@ inline std::vector<AppendSpec> append_specs() {
     AppendSpec fp8 = specs.back();
     fp8.name = "fp8, a long prompt", fp8.fp8 = true, fp8.interleaved = dtype == DType::f16;
     specs.push_back(fp8);
+    if (dtype == DType::f32) {
+      fp8.name = "an fp16 cache, a long prompt", fp8.fp8 = false, fp8.fp16 = true, fp8.interleaved = false;
+      specs.push_back(fp8);
+    }
     AppendSpec slots{.name = "slots, a long prompt",
                      .dtype = dtype,
                      .table = dtype,

@@ -65,7 +65,7 @@ class AppendJudge {
     for (std::int64_t d = 0; d < r.from.shape[r.from.rank - 1]; ++d) {
       const float got = load_element(r.to.data, r.to.dtype, r.to_at + d);
       if (d >= r.rotary) {
-        const float x = x_at(d), expected = r.to.dtype == DType::f8e4m3 ? to_float(divided(x, r.factor)) : x;
+        const float x = x_at(d), expected = stored(r.to.dtype, x, r.factor);
         if (std::bit_cast<std::uint32_t>(got) != std::bit_cast<std::uint32_t>(expected) &&
             !(std::isnan(got) && std::isnan(expected)))
           first(text(here(r, d), " is ", got, " but the copied element is ", expected));
@@ -78,6 +78,11 @@ class AppendJudge {
                    e = double{x_at(second ? x : y)} * (second ? 1 : -1) * angle(t_.sin, r.position, pair);
       rotated(r, d, double{r.factor} * double{got}, a + e, std::abs(a) + std::abs(e));
     }
+  }
+  // An element that is copied, as the cache's dtype holds it.
+  static float stored(DType dtype, float x, float factor) {
+    if (dtype == DType::f8e4m3) return to_float(divided(x, factor));
+    return with_float_type(dtype, [&](auto zero) { return to_float(from_float<decltype(zero)>(x)); });
   }
   // Two products and a sum, each rounded in fp32, a division by the factor, and the rounding of the dtype.
   void rotated(const Row& r, std::int64_t d, double got, double ref, double terms) {

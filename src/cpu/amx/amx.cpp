@@ -211,6 +211,7 @@ std::string refuses(const Problem& p) {
     std::string why = refuses_e4m3(p);
     return why.empty() ? refuses(in_bf16(p)) : why;
   }
+  if (std::string why = why_no_other_keys(p); !why.empty()) return why;
   if (p.dtype != DType::bf16)
     return text("requires q, k and v in bf16 (got ", name_of(p.dtype), "), because tiles multiply bf16");
   const std::int64_t most = kHeadBytes / (2 * (round_up(p.dim_qk, 32) + round_up(p.dim_v, 32)));

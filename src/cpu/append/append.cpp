@@ -144,7 +144,10 @@ class State final : public PlanState {
       parallel(executor, ceil_div(all, at_once_), [&](std::int64_t task, int) {
         const std::int64_t first = task * at_once_, last = std::min(all, (task + 1) * at_once_);
         const auto tokens_to = [&](auto cached) { job.tokens<T, decltype(cached)>(first, last); };
-        p.kv_dtype ? tokens_to(f8e4m3{}) : tokens_to(zero);
+        if (p.key_dtype() == DType::f8e4m3)
+          tokens_to(f8e4m3{});
+        else
+          with_float_type(p.key_dtype(), tokens_to);
       });
     });
   }

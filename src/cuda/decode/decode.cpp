@@ -130,6 +130,7 @@ Decision plan(const Request& request, const cuda::Part& part) {
 
 Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool hopper) {
   if (p.dtype == DType::f8e4m3) return refuse(why_no_fp8(p));
+  if (std::string sentence = why_no_other_keys(p); !sentence.empty()) return refuse(sentence);
   if (p.kv_dtype && p.dtype == DType::f32) return refuse("with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   for (const Role role : {Role::q, Role::k, Role::v}) {
     if (p.kv_dtype && cuda::row_alignment(p, role) < 4)

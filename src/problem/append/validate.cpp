@@ -15,10 +15,9 @@ Mods validate_append(const Problem& p) {
   validate_data("k_new", p.dtype);
   want(p.out_dtype == p.dtype, ErrorCode::bad_dtype, "q_out must be ", name_of(p.dtype), ", as k_new (got ",
        name_of(p.out_dtype), ")");
-  want(!p.kv_dtype || *p.kv_dtype == DType::f8e4m3, ErrorCode::bad_dtype, "k and v must be ", name_of(p.dtype),
-       ", as k_new, or fp8_e4m3 (got ", name_of(p.key_dtype()), ")");
+  validate_key_dtype(p, "k_new");
   for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}}) {
-    want(!spec || p.kv_dtype, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
+    want(!spec || p.key_dtype() == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
          ")");
     want(!spec || !p.slots || !(spec->batch || spec->blocks), ErrorCode::bad_shape, name,
          " must be one factor for each head, or one for all, with slot_mapping");

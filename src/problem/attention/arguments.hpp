@@ -80,7 +80,9 @@ BandMask band_mask(const Problem& problem, std::int64_t seq_q, std::int64_t seq_
 // A refusal for kernels whose positions are ints, or nothing: ALiBi's distances grow with the band's offset.
 std::string why_no_alibi(const Problem& problem, std::int64_t most);
 
-// A refusal for kernels that read fp32, fp16 and bf16, or nothing.
+// A refusal for kernels that read k and v of q's dtype or e4m3, or nothing.
+std::string why_no_other_keys(const Problem& problem);
+// A refusal for kernels that read fp32, fp16 and bf16, k and v as q, or nothing.
 std::string why_no_fp8(const Problem& problem);
 
 // Element offsets. `t` is [batch, heads, seq, dim] or packed [total, heads, dim]; lse [batch, heads, seq] or [heads,

@@ -96,8 +96,13 @@ std::string why_no_alibi(const Problem& p, std::int64_t most) {
   return text("with ALiBi, align_offset must be -", most, " to ", most, " (got ", p.band.offset, ")");
 }
 
+std::string why_no_other_keys(const Problem& p) {
+  if (!p.kv_dtype || p.dtype == DType::f8e4m3 || *p.kv_dtype == DType::f8e4m3) return {};
+  return text("does not support ", name_of(*p.kv_dtype), " k and v with ", name_of(p.dtype), " q");
+}
+
 std::string why_no_fp8(const Problem& p) {
-  if (p.key_dtype() != DType::f8e4m3) return {};
+  if (p.key_dtype() != DType::f8e4m3) return why_no_other_keys(p);
   return text("does not support fp8_e4m3 ", p.kv_dtype ? "k and v" : "q, k and v");
 }
 

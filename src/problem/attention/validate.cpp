@@ -117,7 +117,8 @@ void validate_quantized(const Problem& p) {
          cache ? "" : "; it computes the scales and means");
   }
   want(is_data(p.dtype), ErrorCode::bad_dtype, "q must be fp32, fp16 or bf16 (got ", name_of(p.dtype), ")");
-  want(!p.kv_dtype, ErrorCode::bad_dtype, "k must be fp32, fp16 or bf16 (got ", name_of(p.key_dtype()), ")");
+  want(!p.kv_dtype, ErrorCode::bad_dtype, "k and v must be ", name_of(p.dtype), ", as q, to be quantized (got ",
+       name_of(p.key_dtype()), ")");
   want(std::max(p.dim_qk, p.dim_v) <= 256, ErrorCode::bad_shape, "attention_fp8 requires head dims of 1 to 256 (got ",
        p.dim_qk, "/", p.dim_v, ")");
   want(!p.v_in_k, ErrorCode::bad_value, "attention_fp8 does not support v_in_k");
@@ -129,10 +130,9 @@ void validate_quantized(const Problem& p) {
 void validate_fp8(const Problem& p) {
   validate_quantized(p);
   const bool fp8 = p.dtype == DType::f8e4m3;
-  want(!p.kv_dtype || (*p.kv_dtype == DType::f8e4m3 && !fp8), ErrorCode::bad_dtype, "k and v must be ",
-       name_of(p.dtype), ", as q", fp8 ? "" : ", or fp8_e4m3", " (got ", name_of(p.key_dtype()), ")");
-  want(!is_derivative(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, p.op->call,
-       " does not support fp8_e4m3 ", fp8 ? "q, k and v" : "k and v");
+  validate_key_dtype(p, "q");
+  want(!is_derivative(p.op) || (is_data(p.dtype) && !p.kv_dtype), ErrorCode::bad_dtype, p.op->call, " does not support ",
+       name_of(p.key_dtype()), fp8 ? std::string(" q, k and v") : text(" k and v with ", name_of(p.dtype), " q"));
   for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
                                  {Role::k_descale, p.key_dtype()},
                                  {Role::v_descale, p.key_dtype()},

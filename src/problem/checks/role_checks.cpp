@@ -45,10 +45,8 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
       if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
       return;
     case Types::key_value:
-      if (!is_data(t) && t != DType::f8e4m3) refuse("fp32, fp16, bf16 or fp8_e4m3");
       if (row.dtype_of != row.role) as(row.dtype_of);
-      if (t != base && base == DType::f8e4m3) refuse("fp8_e4m3, as ", base_.name);
-      if (t != base && t != DType::f8e4m3) refuse(name_of(base), ", as ", base_.name, ", or fp8_e4m3");
+      if (!is_key_dtype(t, base)) refuse(accepted_keys(base, base_.name));
       return;
     case Types::result:
       if (!is_data(t)) refuse("fp32, fp16 or bf16");

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <ostream>
+#include <string>
 #include <string_view>
 
+#include "base/text.hpp"
 #include "onepass/tensor.hpp"
 #include "problem/problem.hpp"
 #include "problem/tensors.hpp"
@@ -35,6 +37,14 @@ void widen(BasicTensor<Data>& t, int rank) {
 
 // The dtypes of most tensors of numbers.
 inline bool is_data(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+// k and v may have this dtype beside a q of that one: as q, or narrower. Then the words for it.
+inline bool is_key_dtype(DType t, DType q) {
+  return t == q || (t == DType::f8e4m3 && is_data(q)) || (is_data(t) && q == DType::f32);
+}
+inline std::string accepted_keys(DType q, const char* name) {
+  if (q == DType::f32) return "fp32, fp16, bf16 or fp8_e4m3";
+  return text(name_of(q), ", as ", name, q == DType::f8e4m3 ? "" : ", or fp8_e4m3");
+}
 
 // Behind the dtype of a tensor that may be fp32 instead, in a sentence.
 inline const char* or_fp32(DType like) { return like == DType::f32 ? "" : ", or fp32"; }

@@ -27,6 +27,7 @@ const AppendSource* const kSources[] = {
     &warps::append_f16_slots_copied,
     &warps::append_f16_slots_fp8,
     &warps::append_f32_slots_one_by_one,
+    &warps::append_f32_f16_halves_paged,
 };
 
 // The launch of a plan on a device.

@@ -149,6 +149,7 @@ Selected<ForwardConfig> config_on(const cuda::DeviceFacts& device, const Problem
 
 Selected<ForwardConfig> select_config(const Problem& p) {
   if (p.dtype == DType::f32) return refuse("requires fp16 or bf16 (q is fp32)");
+  if (std::string sentence = why_no_other_keys(p); !sentence.empty()) return refuse(sentence);
   const bool fp8 = p.dtype == DType::f8e4m3 || p.kv_dtype;
   if (fp8 && std::max(p.dim_qk, p.dim_v) > 256)
     return refuse("with fp8_e4m3 k and v, head dims must be at most 256 (got ", p.dim_qk, "/", p.dim_v, ")");
