@@ -17,8 +17,8 @@ Mods validate_append(const Problem& p) {
        name_of(p.out_dtype), ")");
   validate_key_dtype(p, "k_new");
   for (const auto& [name, spec] : {std::pair{"k_descale", p.k_descale}, {"v_descale", p.v_descale}}) {
-    want(!spec || p.key_dtype() == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ", name_of(p.key_dtype()),
-         ")");
+    want(!spec || p.key_dtype() == DType::f8e4m3, ErrorCode::bad_dtype, name, " requires an fp8_e4m3 cache (got ",
+         name_of(p.key_dtype()), ")");
     want(!spec || !p.slots || !(spec->batch || spec->blocks), ErrorCode::bad_shape, name,
          " must be one factor for each head, or one for all, with slot_mapping");
   }
