@@ -11,6 +11,7 @@ struct CodeGate {
   int threads;                            // of a block, one block to a multiprocessor: sets the registers' ceiling
   std::vector<std::string> instructions;  // that must be there, such as "HGMMA"
   bool calls = false;  // a function for rare rows is called, which may spill: only what is ahead counts
+  int spilled = 0;  // bytes of a lane that may be in local memory: addresses, where that was measured to cost nothing
 };
 
 // Empty, or what is wrong: a spill, a stack, local memory, a serialised wgmma (each cost 30 to 40 %), too many

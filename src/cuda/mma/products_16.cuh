@@ -82,8 +82,8 @@ DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_gr
                static_cast<i32>(w[j]));
 }
 template <i32 tokens, i32 pitch>
-DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {
-  const u32 lane = opaque_thread() % 32, from = tile + swizzled(row + lane % 16, lane / 16, pitch);
+DEV void load_results(Weights<tokens>& w, u32 tile, u32 row, u32 first_group) {
+  const u32 lane = opaque_thread() % 32, from = tile + swizzled(row + lane % 16, 2 * first_group + lane / 16, pitch);
 #pragma unroll
   for (i32 k = 0; k < tokens / 16; ++k) ldmatrix4(w + 4 * k, along(from, 2 * k));
 }

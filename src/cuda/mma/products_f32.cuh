@@ -176,9 +176,9 @@ DEV void store_results(const Weights<tokens>& w, u32 tile, u32 row, u32 first_gr
                w[j], w[j + 1]);
 }
 template <i32 tokens, i32 pitch>
-DEV void load_results(Weights<tokens>& w, u32 tile, u32 row) {
+DEV void load_results(Weights<tokens>& w, u32 tile, u32 row, u32 first_group) {
   const u32 lane = opaque_thread() % 32;
-  const u32 from = tile + swizzled(row + lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
+  const u32 from = tile + swizzled(row + lane / 4, 2 * first_group + lane % 4 / 2, pitch) + lane % 2 * 8;
 #pragma unroll
   for (i32 j = 0; j < tokens / 2; j += 2) {
     float x[2];

@@ -7,7 +7,8 @@ namespace onepass::sm80 {
 Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
   AttentionFeatures dense = f;
   dense.packed = dense.seqused = false;
-  if (!dense.plain() || copy_bytes < 16) return kAll;
+  if (f.softcap || f.score_mod || copy_bytes < 16) return kAll;
+  if (!dense.plain()) return kTerms;
   return f.own_lengths() || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 

@@ -10,7 +10,8 @@ namespace onepass::sm80 {
 enum Extras {
   kPlain,
   kBands,  // windows bounded on both sides, packed sequences
-  kAll     // score transforms, masks, dropout; copies in pieces of less than 16 bytes
+  kTerms,  // biases, slopes, masks, dropout
+  kAll     // scores with a derivative (softcap, score_mod); copies in pieces of less than 16 bytes
 };
 Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 

@@ -18,13 +18,17 @@ struct TileConfig {
   int dim_qk, dim_v;  // up to these head dims
   Extras extras;
   int warps, row_tiles, share, block_m, stages, blocks;
+  bool apart = false;
 };
 constexpr TileConfig kConfigs16[] = {
-    // dims    extras | warps row tiles share | m stages | blocks
-    {64, 64, kBands, 4, 2, 1, 32, 2, 2}, {64, 64, kAll, 4, 1, 1, 32, 2, 2},   {128, 128, kBands, 4, 1, 1, 32, 2, 2},
-    {128, 128, kAll, 4, 1, 1, 16, 2, 2}, {256, 256, kAll, 8, 1, 2, 32, 1, 1}, {256, 256, kAll, 4, 1, 2, 32, 1, 1},
-    {576, 512, kAll, 8, 1, 2, 32, 1, 1}, {576, 512, kAll, 4, 1, 2, 32, 1, 1}, {576, 512, kAll, 2, 1, 2, 32, 1, 1},
-    {576, 512, kAll, 2, 1, 2, 16, 1, 1},
+    // dims       extras | warps row tiles share | m stages | blocks
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2},       {64, 64, kAll, 4, 1, 1, 32, 2, 2},
+    {128, 128, kTerms, 4, 2, 2, 64, 2, 2},     {128, 128, kTerms, 8, 2, 2, 64, 2, 1, true},
+    {128, 128, kAll, 8, 2, 4, 64, 2, 1, true}, {128, 128, kAll, 8, 2, 4, 64, 1, 1, true},
+    {256, 256, kAll, 8, 2, 4, 64, 2, 1, true}, {256, 256, kAll, 8, 2, 4, 64, 1, 1, true},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},       {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 8, 1, 2, 32, 1, 1},       {576, 512, kAll, 4, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 2, 1, 2, 32, 1, 1},       {576, 512, kAll, 2, 1, 2, 16, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims    extras | warps row tiles share | m stages | blocks
@@ -132,6 +136,7 @@ Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures&
          .stages = t.stages,
          .blocks = t.blocks,
          .copy_bytes = 16,
+         .apart = t.apart,
          .pairs = false};
     set_alignment(p, f, c);
     return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v &&

@@ -54,6 +54,7 @@ DEV void add_rows(const BackwardParams& p, u32 sm, const BiasTile& t, const KeyT
     const RowStep step{head, m, 0};
     __syncthreads();
     copy_queries(sm, p, tile_in_hand(work, p), step);
+    copy_statistics(sm, p, tile_in_hand(work, p), step);
     copies_commit();
     copies_wait<0>();
     __syncthreads();

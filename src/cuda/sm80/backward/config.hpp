@@ -12,9 +12,10 @@ struct BackwardConfig {
   int stages;      // blocks of Q and dO in shared memory
   int blocks;      // that share a multiprocessor
   int copy_bytes;  // of Q, K, V and dO at once: what strides and pointers are multiples of
+  bool apart;      // P and dS have places of their own
   bool pairs;      // dK and dV leave two elements at once
 
-  ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, pairs)
+  ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, apart, pairs)
   ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
   ONEPASS_HD constexpr int same_rows() const { return share; }
@@ -22,13 +23,14 @@ struct BackwardConfig {
   ONEPASS_HD constexpr int row_parts() const { return block_m / share >= 16 ? share : 1; }
 };
 
-// Shared memory of a CTA, in order: K, V; blocks of Q, of dO, of statistics; dS; two tiles of work.
+// Shared memory of a CTA, in order: K, V; blocks of Q, of dO; dS, P; blocks of statistics; two tiles of work.
 // A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct BackwardLayout {
   int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
   int q_bytes, dout_bytes, statistics_bytes;  // of a block
-  int dout_parts;                             // 2: fp32 is two 16-bit numbers, its rounding and the rest
-  int k, v, q, dout, statistics, ds, work, total;
+  bool late_statistics;  // those of the next block are copied when this block's have been read: there is one place
+  int dout_parts;        // 2: fp32 is two 16-bit numbers, its rounding and the rest
+  int k, v, q, dout, ds, weights, statistics, work, total;
 };
 ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, const BackwardConfig& c) {
   const AttentionFeatures& f = features.forward.attention;
@@ -40,13 +42,15 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.dout_bytes = c.block_m * l.v_pitch;
   l.dout_parts = features.forward.output == f.input ? 1 : 2;
   l.statistics_bytes = 8 * c.block_m;
+  l.late_statistics = features.dq && c.row_tiles == 2 && c.share == 1;
   l.k = 0;
   l.v = l.k + c.block_n() * l.qk_pitch;
   l.q = l.v + c.block_n() * l.v_pitch;
   l.dout = l.q + c.stages * l.q_bytes;
   l.ds = l.dout + c.stages * l.dout_parts * l.dout_bytes;
-  l.statistics = l.ds + c.block_n() * l.ds_pitch;
-  l.work = l.statistics + c.stages * l.statistics_bytes;
+  l.weights = l.ds + (c.apart ? c.block_n() * l.ds_pitch : 0);
+  l.statistics = l.weights + c.block_n() * l.ds_pitch;
+  l.work = l.statistics + (l.late_statistics ? 1 : c.stages) * l.statistics_bytes;
   l.total = l.work + 2 * 64;
   return l;
 }

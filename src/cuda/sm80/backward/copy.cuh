@@ -57,6 +57,9 @@ DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const R
   } else {
     copy_parts<Element>(step.dout(sm), p, x, step);
   }
+}
+DEV void copy_statistics(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  if (!step.exists(p, x)) return;
   const u32 thread = opaque_thread();
   if (thread < kBlockM / 2) {
     const float* const from = statistics_of(p, place_of(p, step.head, first_q_block(p, x.batch) + step.m));

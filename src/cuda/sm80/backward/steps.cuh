@@ -1,6 +1,7 @@
 // The results of a step: P and dS for the products of other warps, the sums of dQ, the gradients of slopes.
 #pragma once
 #include "cuda/attention/backward/dq_sums.cuh"
+#include "cuda/device/barrier.cuh"
 #include "cuda/device/order.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/sm80/backward/copy.cuh"
@@ -18,23 +19,38 @@ DEV void pack_kept(const float (&x)[N], const DropoutMask<N>& dropout_mask, Weig
     pack_four<Element, N>(j, four, w);
   }
 }
-// This warp's part of a tile of kBlockN keys x kBlockM rows, P's or dS's.
-DEV void store_part(u32 sm, const Weights<kPartM> (&w)[kRowTiles]) {
+constexpr u32 kPartGroups = kPartM * kElementBytes / 32;  // of a part of a step's rows
+// This warp's part of a tile of kBlockN keys x kBlockM rows at `tile`, P's or dS's.
+DEV void store_part(u32 tile, const Weights<kPartM> (&w)[kRowTiles]) {
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r)
-    store_results<kPartM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r,
-                                            own_row_part() * (kPartM * kElementBytes / 32));
+    store_results<kPartM, kLayout.ds_pitch>(w[r], tile, own_keys() + 16 * r, own_row_part() * kPartGroups);
 }
-// All rows of this warp's keys: what it has itself, or has stored with those that share its keys.
-DEV void whole_rows(u32 sm, const Weights<kPartM> (&part)[kRowTiles], Weights<kBlockM> (&w)[kRowTiles]) {
+// The warps that share keys wait for each other.
+DEV void meet_sharers() {
+  if constexpr (kRowParts > 1) bar_sync(1 + opaque_thread() / (32 * kShare), 32 * kShare);
+}
+// Products of this warp's part of P or dS and of its rows of a block at `rows`, for its columns of dV or dK. One row
+// tile with several parts: multiply_stored has all of them.
+constexpr bool kOwnApart = kRowParts == 1 || kRowTiles == 2;
+template <i32 pitch, i32 N>
+DEV void multiply_own(float (&sum)[kRowTiles][N], const Weights<kPartM> (&w)[kRowTiles], u32 rows) {
+  if constexpr (kOwnApart)
+    multiply_columns<kPartM, pitch, kShare>(sum, w, rows + own_row_part() * (kPartM * pitch), own_part());
+}
+// The same of the parts that the warps of the same keys have stored at `tile`.
+template <i32 pitch, i32 N>
+DEV void multiply_stored(u32 tile, float (&sum)[kRowTiles][N], u32 rows) {
+  if constexpr (kRowParts == 1) return;
+  constexpr i32 kTokens = kOwnApart ? kPartM : kBlockM;
 #pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r) {
-    if constexpr (kRowParts > 1) {
-      load_results<kBlockM, kLayout.ds_pitch>(w[r], sm + kLayout.ds, own_keys() + 16 * r);
-    } else {
+  for (i32 i = kOwnApart ? 1 : 0; i < (kOwnApart ? kRowParts : 1); ++i) {
+    const u32 part = kOwnApart ? (own_row_part() + static_cast<u32>(i)) % kRowParts : 0;
+    Weights<kTokens> w[kRowTiles];
 #pragma unroll
-      for (i32 i = 0; i < static_cast<i32>(sizeof part[r] / 4); ++i) w[r][i] = part[r][i];
-    }
+    for (i32 r = 0; r < kRowTiles; ++r)
+      load_results<kTokens, kLayout.ds_pitch>(w[r], tile, own_keys() + 16 * r, part * kPartGroups);
+    multiply_columns<kTokens, pitch, kShare>(sum, w, rows + part * (kPartM * pitch), own_part());
   }
 }
 
@@ -56,34 +72,40 @@ DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& ste
   if (opaque_thread() == 0) pass_order(p.order + place, order_of(p, x, step) + 1);
 }
 
-// dS K, by all warps: sixteen rows each, and of the columns every kAcross-th group, as many at once as 32 registers
-// hold.
+// dS K, by all warps: one or two row tiles each, and of the columns every kAcross-th group, as many at once as 32
+// registers for a row tile hold.
 DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
-  constexpr i32 kDown = kBlockM / 16, kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
+  constexpr i32 kTiles = kRowTiles == 2 && kBlockM == 64 ? 2 : 1, kDown = kBlockM / (16 * kTiles);
+  constexpr i32 kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
   constexpr i32 kOwn = ceil_div(kGroups, kAcross), kDepth = kBlockN % 32 == 0 ? 32 : 16;
   constexpr i32 kOfGroup = kGroupColumns / 2, kAtOnce = kOwn < 32 / kOfGroup ? kOwn : 32 / kOfGroup;
   static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
-  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * 16;
+  const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * (16 * kTiles);
   const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
 #pragma unroll 1
   for (i32 first = 0; first < kOwn; first += kAtOnce) {
     const i32 group = first * kAcross + warp / kDown;
-    float dq[1][kAtOnce * kOfGroup];
+    float dq[kTiles][kAtOnce * kOfGroup];
     clear(dq);
-#pragma unroll 1
+#pragma unroll(kRowTiles)
     for (i32 key = 0; key < kBlockN; key += kDepth) {
-      Weights<kDepth> w[1];
-      load_transposed<kDepth, kLayout.ds_pitch>(w[0], sm + kLayout.ds + key * kLayout.ds_pitch, row);
+      Weights<kDepth> w[kTiles];
+#pragma unroll
+      for (i32 t = 0; t < kTiles; ++t)
+        load_transposed<kDepth, kLayout.ds_pitch>(w[t], sm + kLayout.ds + key * kLayout.ds_pitch, row + 16 * t);
       multiply_columns<kDepth, kLayout.qk_pitch, kAcross>(dq, w, sm + kLayout.k + key * kLayout.qk_pitch, group);
     }
     if (first == 0) wait_for_sums(p, x, step, place);
+    float* const sums = dq_sums_of(p, place) + sum_tile(row, group * (kGroupColumns / 8));
 #pragma unroll
     for (i32 n = 0; n < kAtOnce; ++n) {
-      const i32 own = n * kAcross + group;
-      if (kGroups % (kAcross * kAtOnce) != 0 && own >= kGroups) break;
+      if (kGroups % (kAcross * kAtOnce) != 0 && n * kAcross + group >= kGroups) break;
 #pragma unroll
-      for (i32 e = 0; e < kGroupColumns / 8; ++e)
-        add_sums(dq_sums_of(p, place) + sum_tile(row, own * (kGroupColumns / 8) + e), dq[0] + n * kOfGroup + 4 * e);
+      for (i32 t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (i32 e = 0; e < kGroupColumns / 8; ++e)
+          add_sums(sums + sum_tile(16 * t, n * kAcross * (kGroupColumns / 8) + e), dq[t] + n * kOfGroup + 4 * e);
+      }
     }
   }
   pass_sums(p, x, step, place);

@@ -68,7 +68,9 @@ struct RowStep {
   DEV bool exists(const BackwardParams& p, const KeyTile& x) const { return head < (x.head + 1) * p.heads_per_kv; }
   DEV u32 q(u32 sm) const { return sm + kLayout.q + slot * kLayout.q_bytes; }
   DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * (kLayout.dout_parts * kLayout.dout_bytes); }
-  DEV u32 statistics(u32 sm) const { return sm + kLayout.statistics + slot * kLayout.statistics_bytes; }
+  DEV u32 statistics(u32 sm) const {
+    return sm + kLayout.statistics + (kLayout.late_statistics ? 0 : slot * kLayout.statistics_bytes);
+  }
   DEV i32 row() const { return m * kBlockM + static_cast<i32>(own_row_part()) * kPartM; }  // of this warp's part
   // The next one, or the next from here on, that the mask leaves some of. In a deterministic call none is left out:
   // every tile takes its turn.
