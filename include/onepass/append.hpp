@@ -12,8 +12,8 @@
 namespace onepass::inline v0 {
 
 // The tensors of an append by role; those that are not given stay absent. The data tensors (k_new, v_new, k, v, q and
-// q_out) are all fp32, all fp16 or all bf16, but k and v may be fp8_e4m3, and fp16 or bf16 beside fp32, with any strides
-// but 1 in the last dimension. The others have any strides.
+// q_out) are all fp32, all fp16 or all bf16, but k and v may be fp8_e4m3, and fp16 or bf16 beside fp32, with any
+// strides but 1 in the last dimension. The others have any strides.
 struct AppendTensors {
   // New tokens: [batch, heads_kv, seq_new, dim]; with cu_seqlens_q or slot_mapping [tokens, heads_kv, dim]. The dims of
   // k and v may differ.

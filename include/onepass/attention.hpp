@@ -21,9 +21,9 @@
 namespace onepass::inline v0 {
 
 // The tensors of attention, of its backward and of decoding, by role; those that are not given stay absent. [batch,
-// heads, seq, dim] with any strides but 1 in the last dimension. q, k and v have one dtype, but k and v may be fp8_e4m3,
-// and beside an fp32 q of a forward fp16 or bf16. Outputs share no memory with an input or each other;
-// views that interleave, such as slices of one packed tensor, do not.
+// heads, seq, dim] with any strides but 1 in the last dimension. q, k and v have one dtype, but k and v may be
+// fp8_e4m3, and beside an fp32 q of a forward fp16 or bf16. Outputs share no memory with an input or each other; views
+// that interleave, such as slices of one packed tensor, do not.
 struct AttentionTensors {
   ConstTensor q{}, k{}, v{};
   Tensor out{};             // of q's dtype or fp32, of an fp8_e4m3 q bf16, fp16 or fp32; a backward reads it, and lse

@@ -29,7 +29,8 @@ void validate_data(const char* name, DType t) {
 void validate_key_dtype(const Problem& p, const char* name) {
   const DType t = p.key_dtype();
   if (!is_key_dtype(t, p.dtype))
-    throw Error(ErrorCode::bad_dtype, text("k and v must be ", accepted_keys(p.dtype, name), " (got ", name_of(t), ")"));
+    throw Error(ErrorCode::bad_dtype,
+                text("k and v must be ", accepted_keys(p.dtype, name), " (got ", name_of(t), ")"));
 }
 
 // In fp32, times log2(e), it must be finite.

@@ -12,7 +12,7 @@ void validate_device(const Problem& problem);
 void validate_data(const char* name, DType dtype);  // fp32, fp16 and bf16
 // k and v beside the base `name`, q or k_new: its dtype or fp8_e4m3, and fp16 or bf16 beside fp32.
 void validate_key_dtype(const Problem& problem, const char* name);
-void complete_rows(Problem& problem);               // a line of rows has one number of heads
+void complete_rows(Problem& problem);  // a line of rows has one number of heads
 void validate_scale(const Problem& problem);
 void validate_alignments(const Problem& problem);
 void validate_size(const char* name, std::initializer_list<std::int64_t> sizes);
