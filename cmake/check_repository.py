@@ -45,6 +45,7 @@ INNER = {
         ["common", "threads"],
         ["append", "decode", "flash", "gemm", "merge", "quantize", "softmax"],
         ["backward", "jvp"],
+        ["backward_jvp"],
         ["amx"],
         ["mixed"],
     ],

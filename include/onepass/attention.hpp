@@ -68,6 +68,11 @@ struct AttentionTensors {
   ConstTensor tbias{}, tsinks{};  // absent: 0
   Tensor tout{};                  // of out's shape and dtype: the derivative of out
   Tensor tlse{};                  // fp32 of lse's shape: the derivative of lse, which must be given too
+
+  // For backward_jvp(), beside the inputs of the backward and of jvp(), and jvp()'s tout and tlse: tangents of dout and
+  // dlse, of their shapes and dtypes. It computes derivatives of dq to dalibi_slopes, of their shapes and dtypes.
+  ConstTensor tdout{}, tdlse{};  // absent: 0
+  Tensor tdq{}, tdk{}, tdv{}, tdbias{}, tdsinks{}, tdalibi_slopes{};
 };
 
 // ---------------------------------------------------------------------------------------------------------- one call
@@ -90,10 +95,19 @@ ONEPASS_API void attention_backward(const AttentionTensors& tensors, const Atten
 ONEPASS_API void jvp(const AttentionTensors& tensors, const Attention& attention = {}, const Launch& launch = {},
                      std::string_view implementation = {});
 
+// Forward mode of attention_backward(): the derivatives of dq, dk, dv, dbias, dsinks and dalibi_slopes along the
+// tangents tq, tk, tv, tbias, tsinks, tdout and tdlse, into tdq to tdalibi_slopes, of which at least one is given. out,
+// lse, tout and tlse must be results of jvp() along these tangents. With cotangents of dq, dk and dv as tq, tk and tv,
+// tdq, tdk and tdv are the gradients of a double backward. Does not support score_mod. Throws Error, with all outputs
+// untouched, if anything does not fit. docs/features/second_derivatives.md.
+ONEPASS_API void backward_jvp(const AttentionTensors& tensors, const Attention& attention = {},
+                              const Launch& launch = {}, std::string_view implementation = {});
+
 // ----------------------------------------------------------------------------------------------------- plan -> run
-// The plan of attention with these tensors and options, of its backward if dout is given, or of jvp if tout is: shapes,
-// strides, alignments, dtypes, options and (on the CPU) the contents of cu_seqlens, all checked. Outputs share no
-// memory with each other or with an input, as in run(). Throws as make_plan() of a line (onepass/plan.hpp).
+// The plan of attention with these tensors and options, of its backward if dout is given, of jvp if tout is, or of
+// backward_jvp if both are: shapes, strides, alignments, dtypes, options and (on the CPU) the contents of cu_seqlens,
+// all checked. Outputs share no memory with each other or with an input, as in run(). Throws as make_plan() of a line
+// (onepass/plan.hpp).
 [[nodiscard]] ONEPASS_API Plan make_plan(const AttentionTensors& tensors, const Attention& attention = {},
                                          std::string_view implementation = {}, const Executor* executor = nullptr);
 

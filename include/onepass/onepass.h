@@ -166,6 +166,9 @@ typedef struct onepass_options {
   /* Tangents of q, k and v for onepass_jvp, of their shapes and dtypes; those of bias and sinks, or NULL for 0. Out:
    * the derivative of out, of its shape and dtype, and of lse (may be NULL). */
   const onepass_tensor *tq, *tk, *tv, *tbias, *tsinks, *tout, *tlse;
+  /* Tangents of dout and dlse for onepass_backward_jvp, or NULL for 0. Out: the derivatives of dq, dk, dv, dbias,
+   * dsinks and dalibi_slopes, of their shapes and dtypes; at least one is given. */
+  const onepass_tensor *tdout, *tdlse, *tdq, *tdk, *tdv, *tdbias, *tdsinks, *tdalibi_slopes;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */
@@ -188,6 +191,12 @@ ONEPASS_API onepass_code onepass_attention_backward(const onepass_tensor* q, con
  * given, into options->tout and, with lse, tlse. The outputs share no memory with an input or each other. */
 ONEPASS_API onepass_code onepass_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                      const onepass_tensor* out, const onepass_options* options);
+
+/* The derivatives of onepass_attention_backward's results along the tangents options->tq, tk and tv, and tbias, tsinks,
+ * tdout and tdlse where they are given. It reads out, options->lse, tout and tlse, results of onepass_jvp along these
+ * tangents, and options->dout and dlse. It does not support score_mod. */
+ONEPASS_API onepass_code onepass_backward_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                              const onepass_tensor* out, const onepass_options* options);
 
 /* Joins `count` partial results over disjoint key sets: outs[i] [.., rows, dim] with outs' natural-log lses[i]
  * [.., rows] in fp32. lse (out) and executor may be NULL. */

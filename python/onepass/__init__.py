@@ -6,6 +6,7 @@ import math
 from . import _arrays, _devices, _kinds, _onepass, _options, _unknown, _values
 from . import _numpy as np
 from ._append import append_kv
+from ._backward_jvp import backward_jvp
 from ._block_mask import BlockMask, block_mask
 from ._cascade import cascade
 from ._flat_gemm import flat_gemm, linear
@@ -25,6 +26,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "block_mask",
+    "backward_jvp",
     "cascade",
     "explain",
     "flat_gemm",

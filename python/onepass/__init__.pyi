@@ -81,6 +81,29 @@ def attention_backward(
     deterministic: bool = False,
     **options: Unpack[BackwardOptions[Any]],
 ) -> tuple[_Array, ...]: ...
+def backward_jvp(
+    dout: Any,
+    q: _Array,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    tq: Any,
+    tk: Any,
+    tv: Any,
+    tout: Any,
+    tlse: Any,
+    *,
+    tdout: Any = None,
+    dlse: Any = None,
+    tdlse: Any = None,
+    tbias: Any = None,
+    tsinks: Any = None,
+    grads: _Gradient | Iterable[_Gradient] = ("dq", "dk", "dv"),
+    grad_dtype: Literal["float32"] | None = None,
+    deterministic: bool = False,
+    **options: Unpack[BackwardOptions[Any]],
+) -> tuple[_Array, ...]: ...
 def key_mass(q: _Array, k: Any, lse: Any, **options: Unpack[StatisticsOptions[Any]]) -> _Array: ...
 def weights(
     q: _Array, k: Any, lse: Any, *, mean: Literal["heads"] | None = "heads", **options: Unpack[StatisticsOptions[Any]]

@@ -8,6 +8,7 @@ from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
 # The input of each gradient; side inputs have theirs in float32.
 _OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dalibi_slopes": "alibi_slopes"}
 _SIDE = ("dbias", "dsinks", "dalibi_slopes")
+NAMES = tuple(_OF)
 
 
 def attention_backward(
@@ -82,7 +83,7 @@ def attention_backward(
     if unknown:
         _unknown.refuse("attention_backward", unknown, _options.keywords(attention_backward))
     place = _devices.place_of(q)
-    names = _names(grads)
+    names = names_of(grads)
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name in ("dout", "out", "lse"):
@@ -91,7 +92,7 @@ def attention_backward(
     for name in ("dout", "out", "lse", "dlse"):
         call[name] = _arrays.exported(name, given[name], place)
     call["deterministic"] = bool(deterministic)
-    results = _results(names, given, call)
+    results = results_of(names, given, call)
     for name in _OF:
         call[name] = _arrays.target(name, results[name], place) if name in results else None
     _onepass.attention_backward(call)
@@ -99,7 +100,7 @@ def attention_backward(
     return tuple(_arrays.finished(results[name]) for name in names)
 
 
-def _names(grads: Any) -> Any:
+def names_of(grads: Any) -> Any:
     accepted = f"grads must be one or more of {', '.join(map(repr, _OF))} in an order, each once"
     if isinstance(grads, (set, frozenset)):  # whose order is not defined
         raise TypeError(f"{accepted} (got {type(grads).__name__})")
@@ -113,7 +114,7 @@ def _names(grads: Any) -> Any:
     return names
 
 
-def _results(names: Sequence[str], given: dict[str, Any], call: dict[str, Any]) -> Any:
+def results_of(names: Sequence[str], given: dict[str, Any], call: dict[str, Any]) -> Any:
     """By name, what is written into. New packed ones begin as 0: tokens beyond the last sequence are not computed."""
     into, dtype = {} if given["into"] is None else given["into"], given["grad_dtype"]
     if not isinstance(into, Mapping):

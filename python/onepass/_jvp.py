@@ -72,7 +72,7 @@ def jvp(
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name, of in (("tq", q), ("tk", k), ("tv", v)):
-        tangent = _zeros(name, of) if given[name] is None else given[name]
+        tangent = zero_tangent(name, of) if given[name] is None else given[name]
         call[name] = _arrays.exported(name, tangent, place)
     for name in ("tbias", "tsinks"):
         call[name] = _arrays.exported(name, given[name], place)
@@ -84,7 +84,7 @@ def jvp(
     return tuple(_arrays.finished(x) for x in results.values())
 
 
-def _zeros(name: str, like: Any) -> Any:
+def zero_tangent(name: str, like: Any) -> Any:
     """Zeros that share one row."""
     shape = tuple(like.shape)
     if isinstance(like, np.ndarray):

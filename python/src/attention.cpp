@@ -42,11 +42,9 @@ struct Call {
   Launch launch;
   std::string implementation;
 
-  // The package says dout of a backward and tout of a jvp, and of no other call.
+  // The package says dout of a backward, tout of a jvp, both of a backward_jvp, and neither of another call.
   explicit Call(const nb::dict& o)
-      : op(o.contains("dout")   ? Op(kBackward)
-           : o.contains("tout") ? Op(kJvp)
-                                : Op(kForward)),
+      : op(attention_op(o.contains("dout"), o.contains("tout"))),
         layout(item<bool>(o, "tokens_first"), is_given(o, "page_table")),
         executor(*executor_of(item<int>(o, "threads"))) {
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
@@ -70,7 +68,7 @@ struct Call {
   }
 };
 
-// attention, or attention_backward where there is a dout, or jvp where there is a tout. workspace: None, or bytes ->
+// attention, attention_backward, jvp or backward_jvp, by the tensors that there are. workspace: None, or bytes ->
 // (owner, address).
 void attention(const nb::dict& options) {
   Call call(options);
@@ -170,6 +168,7 @@ void add_attention(nb::module_& m) {
   m.def("attention", &attention, "options"_a);
   m.def("attention_backward", &attention, "options"_a);
   m.def("jvp", &attention, "options"_a);
+  m.def("backward_jvp", &attention, "options"_a);
   m.def("explain", &explain, "options"_a, "target"_a = "");
   m.def("check", &check, "options"_a);
   m.def("explain_line", &explain_line, "line"_a, "target"_a = "");

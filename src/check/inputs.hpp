@@ -55,7 +55,8 @@ struct Inputs {
   void poison_outputs();
   // Empty, or a sentence about the first byte that was written outside the elements of the outputs.
   std::string touched() const;
-  // To be called after an input has changed. Forgets oracle and base, and computes a backward's out and lse again.
+  // To be called after an input has changed. Forgets oracle and base, and computes what a backward or a backward_jvp
+  // reads of a forward again.
   void changed();
   void forget();  // only forgets oracle and base
   const reference::Dense& oracle(Executor& executor);
@@ -64,6 +65,8 @@ struct Inputs {
   const reference::DenseGradients& base_gradients(Executor& executor);
   const reference::DenseTangents& oracle_tangents(Executor& executor);
   const reference::DenseTangents& base_tangents(Executor& executor);
+  const reference::DenseGradients& oracle_second(Executor& executor);
+  const reference::DenseGradients& base_second(Executor& executor);
   // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does
   // not have buffers for its outputs.
   Inputs& quantized();
@@ -72,7 +75,7 @@ struct Inputs {
   std::shared_ptr<Inputs> quantized_;
   std::vector<std::vector<std::byte>> quantized_memory_;
   std::shared_ptr<const reference::Dense> oracle_, base_;
-  std::shared_ptr<const reference::DenseGradients> oracle_gradients_, base_gradients_;
+  std::shared_ptr<const reference::DenseGradients> oracle_gradients_, base_gradients_, oracle_second_, base_second_;
   std::shared_ptr<const reference::DenseTangents> oracle_tangents_, base_tangents_;
 };
 

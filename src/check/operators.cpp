@@ -25,6 +25,9 @@ Verdict judge_merge(Inputs& in, Executor& executor, DeviceKind on) {
 Verdict judge_backward(Inputs& in, Executor& executor, DeviceKind) {
   return judge(in, in.oracle_gradients(executor), in.base_gradients(executor));
 }
+Verdict judge_backward_jvp(Inputs& in, Executor& executor, DeviceKind) {
+  return judge(in, in.oracle_second(executor), in.base_second(executor));
+}
 Verdict judge_jvp(Inputs& in, Executor& executor, DeviceKind on) {
   const Verdict forward = judge(in, in.oracle(executor), in.base(executor), on);
   return forward.right ? judge_tangents(in, in.oracle_tangents(executor), in.base_tangents(executor)) : forward;
@@ -41,11 +44,12 @@ Verdict by_itself(Inputs& in, Executor&, DeviceKind) {
 }  // namespace
 
 const CheckedOperator& checked(Op op) {
-  static constexpr std::array<CheckedOperator, 10> kAll{{
+  static constexpr std::array<CheckedOperator, 11> kAll{{
       {kForward, draw_forward, judge_forward},
       {kMerge, draw_parts, judge_merge},
       {kBackward, draw_backward, judge_backward},
       {kJvp, draw_tangents, judge_jvp},
+      {kBackwardJvp, draw_backward_jvp, judge_backward_jvp},
       {kSoftmax, draw_softmax, by_references<judge_softmax>},
       {kSoftmaxBackward, draw_softmax_backward, by_references<judge_softmax>},
       {kQuantize, draw_numbers, by_itself<judge_quantized>},

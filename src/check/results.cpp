@@ -10,12 +10,13 @@ namespace onepass::check {
 
 void Inputs::forget() {
   oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(), quantized_.reset();
-  oracle_tangents_.reset(), base_tangents_.reset();
+  oracle_tangents_.reset(), base_tangents_.reset(), oracle_second_.reset(), base_second_.reset();
 }
 
 void Inputs::changed() {
   forget();
-  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(kForward, tensors), attention);
+  if (problem.op == kBackward) onepass::attention(tensors_of(kForward, tensors), attention);
+  if (problem.op == kBackwardJvp) onepass::jvp(tensors_of(kJvp, tensors), attention);
 }
 
 void Inputs::poison_outputs() {
@@ -102,6 +103,12 @@ const reference::DenseGradients& Inputs::oracle_gradients(Executor& executor) {
 }
 const reference::DenseGradients& Inputs::base_gradients(Executor& executor) {
   return once(base_gradients_, reference::base_gradients, *this, executor);
+}
+const reference::DenseGradients& Inputs::oracle_second(Executor& executor) {
+  return once(oracle_second_, reference::oracle_second, *this, executor);
+}
+const reference::DenseGradients& Inputs::base_second(Executor& executor) {
+  return once(base_second_, reference::base_second, *this, executor);
 }
 const reference::DenseTangents& Inputs::oracle_tangents(Executor& executor) {
   return once(oracle_tangents_, reference::oracle_tangents, *this, executor);

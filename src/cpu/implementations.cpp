@@ -8,6 +8,7 @@
 #include "cpu/amx/flat_gemm.hpp"
 #include "cpu/append/append.hpp"
 #include "cpu/backward/backward.hpp"
+#include "cpu/backward_jvp/backward_jvp.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/flash/flash.hpp"
 #include "cpu/gemm/blas.hpp"
@@ -41,6 +42,7 @@ std::span<const Implementation> implementations() {
 #endif
     add(backward::implementations());
     add(jvp::implementations());
+    add(backward_jvp::implementations());
     all.push_back(kMergeImplementation);
     add(softmax_implementations());
     all.push_back(kQuantizeImplementation);

@@ -82,6 +82,14 @@ onepass_code onepass_jvp(const onepass_tensor* q, const onepass_tensor* k, const
   });
 }
 
+onepass_code onepass_backward_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
+                                  const onepass_tensor* out, const onepass_options* options) {
+  return guarded([&] {
+    const Call call = call_from(q, k, v, out, options);
+    backward_jvp(call.tensors, call.attention, call.launch, call.implementation);
+  });
+}
+
 onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                    const onepass_tensor* out, const onepass_options* options, int32_t flags,
                                    uint64_t seed) {

@@ -81,7 +81,7 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
   onepass_options_init(&o, sizeof o);
   if (options) take_known_fields("options", *options, o);
   Call call;
-  const Op op = o.dout ? Op(kBackward) : o.tout ? Op(kJvp) : Op(kForward);
+  const Op op = attention_op(o.dout != nullptr, o.tout != nullptr);
   const auto given_as = [&](const RoleRow& row) -> const onepass_tensor* {
     switch (row.role) {
       case Role::q: return q;

@@ -82,13 +82,18 @@ constexpr Uses uses_of(std::initializer_list<RoleUse> list) {
   return uses_of(std::span<const RoleUse>(list.begin(), list.size()));
 }
 
-extern const std::array<const Operator*, 10> kOperators;
+extern const std::array<const Operator*, 11> kOperators;
 
 inline Use use_of(const RoleRow& row, Op op) { return op->uses[row.role]; }
 inline bool is_backward(Op op) { return op->backward; }
 // Gradients or derivatives along tangents: neither supports a cache.
 inline bool is_derivative(Op op) { return op->backward || op->tangents; }
 inline bool is_attention(Op op) { return op->attention; }
+// Attention or one of its derivatives, by the tensors that a call has.
+inline Op attention_op(bool dout, bool tout) {
+  if (dout) return tout ? kBackwardJvp : kBackward;
+  return tout ? kJvp : kForward;
+}
 
 // The row of an operator in a table of another layer.
 template <class Rows>

@@ -84,15 +84,18 @@ Mods checked_mods(const Problem& p) {
        " does not support row_max; attention does");
   want(has(Role::tq) || !(p.tbias || p.tsinks || p.want_tlse), ErrorCode::bad_value, op.call,
        " does not support tbias, tsinks or tlse; jvp does");
+  want(has(Role::tdout) || !(p.tdout || p.tdlse), ErrorCode::bad_value, op.call,
+       " does not support tdout or tdlse; backward_jvp does");
   validate_unified_max(p);
   Mods mods = op.validate(p);
-  if (!has(Role::dq))
+  if (!has(Role::dq) && !has(Role::tdq))
     want(p.gradients == Gradients{} && p.grad_dtype == DType::f32 && !p.dlse && !p.deterministic, ErrorCode::bad_value,
          op.call, " does not support gradients, grad_dtype, dlse or deterministic; attention_backward does");
   return mods;
 }
 
-constinit const std::array<const Operator*, 10> kOperators{
-    &kForward, &kMerge, &kBackward, &kJvp, &kSoftmax, &kSoftmaxBackward, &kQuantize, &kFlatGemm, &kLinear, &kAppend};
+constinit const std::array<const Operator*, 11> kOperators{&kForward,     &kMerge,   &kBackward,        &kJvp,
+                                                           &kBackwardJvp, &kSoftmax, &kSoftmaxBackward, &kQuantize,
+                                                           &kFlatGemm,    &kLinear,  &kAppend};
 
 }  // namespace onepass

@@ -70,6 +70,14 @@ enum class Role : std::uint8_t {
   tsinks,
   tout,
   tlse,
+  tdout,
+  tdlse,
+  tdq,
+  tdk,
+  tdv,
+  tdbias,
+  tdsinks,
+  tdalibi_slopes,
   x,
   row_lse,
   y,
@@ -93,9 +101,9 @@ enum class Role : std::uint8_t {
   positions,
   block_mask
 };
-inline constexpr std::size_t kRoles = 55;
+inline constexpr std::size_t kRoles = 63;
 
-// Which gradients a backward writes.
+// Which gradients a backward writes, or whose derivatives a backward_jvp.
 struct Gradients {
   bool dq = false, dk = false, dv = false, dbias = false, dsinks = false, dalibi_slopes = false;
   friend bool operator==(const Gradients&, const Gradients&) = default;
@@ -120,6 +128,8 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims recomputed{}, row_max{};                     // as lse
   Dims tq{}, tk{}, tv{}, tout{};                    // as q, k, v and out
   Dims tbias{}, tsinks{}, tlse{};                   // as bias, sinks and lse
+  Dims tdout{}, tdlse{}, tdq{}, tdk{}, tdv{};       // as dout, dlse, dq, dk and dv
+  Dims tdbias{}, tdsinks{}, tdalibi_slopes{};       // as dbias, dsinks and dalibi_slopes
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -151,10 +161,11 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   bool alibi = false, sinks = false;
   std::vector<ModBuffer> mod_buffers;  // what score_mod and mask_mod read besides positions and the score
   bool want_lse = false;               // forward, jvp, merge, softmax: write it. A backward always reads it
-  Gradients gradients;                 // backward: at least one
+  Gradients gradients;                 // backward, backward_jvp: at least one
   DType grad_dtype = DType::f32;       // of dq, dk and dv: dtype or fp32; fp32 unless there is a backward
   bool dlse = false;                   // backward: the LSE was used too, and its gradient is given
-  bool tbias = false, tsinks = false;  // jvp: the bias and the sinks have tangents
+  bool tbias = false, tsinks = false;  // jvp, backward_jvp: the bias and the sinks have tangents
+  bool tdout = false, tdlse = false;   // backward_jvp: dout and dlse have tangents
   bool want_tlse = false;              // jvp: write the LSE's derivative, beside the LSE
   bool want_recomputed = false;        // forward: say which rows phi did not serve
   bool want_row_max = false;           // forward: write the rows' largest scores

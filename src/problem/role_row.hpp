@@ -88,8 +88,9 @@ struct RoleRow {
   Role gradient_of = Role{kRoles};  // the tensor whose shape it has; left out: itself
   Role dtype_of = Role{kRoles};     // a tensor before it whose dtype it has; left out: itself
   Role in_place_of = Role{kRoles};  // an input that this output may be; left out: none
-  // The use by attention, its backward and its forward mode. Other operators list their tensors in their folder.
-  Use forward = Use::none, backward = Use::none, jvp = Use::none;
+  // The use by attention, its backward, its forward mode and that of the backward. Other operators list their tensors
+  // in their folder.
+  Use forward = Use::none, backward = Use::none, jvp = Use::none, backward_jvp = Use::none;
   const onepass_tensor* onepass_options::* c = nullptr;  // where a C call of attention has it, but for q, k, v and out
   // Of a tensor that a call may leave out: whether it is given, and the word of problem lines that says so.
   bool (*given)(const Problem&) = nullptr;

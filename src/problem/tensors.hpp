@@ -19,4 +19,11 @@ struct Tensors : AttentionTensors,
   Tensors(const AttentionTensors& tensors) : AttentionTensors(tensors) {}
 };
 
+// The derivatives of gradients in the places of the gradients: code that sums up one sums up the other.
+inline Tensors with_derivatives_as_gradients(Tensors t) {
+  t.dq = t.tdq, t.dk = t.tdk, t.dv = t.tdv;
+  t.dbias = t.tdbias, t.dsinks = t.tdsinks, t.dalibi_slopes = t.tdalibi_slopes;
+  return t;
+}
+
 }  // namespace onepass

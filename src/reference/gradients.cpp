@@ -3,19 +3,10 @@
 #include <mutex>
 #include <type_traits>
 
-#include "reference/head_gradients.hpp"
+#include "reference/derivatives/head_gradients.hpp"
 
 namespace onepass::reference {
 namespace {
-
-template <class F>
-void for_each_row(const Problem& p, const Tensors& a, F&& f) {
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const Sequence seq = sequence_of(p, a, b);
-    for (std::int64_t h = 0; h < p.heads_q; ++h)
-      for (std::int64_t i = 0; i < seq.seq_q; ++i) f(seq, h, i, dense_lse_index(p, seq, h, i));
-  }
-}
 
 RowStatistics statistics_for(const Problem& p) {
   const auto rows = static_cast<std::size_t>((p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q);
@@ -51,16 +42,7 @@ RowStatistics given_statistics(const Problem& p, const Tensors& a) {
 template <class T, class Round>
 DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& d_out, const RowStatistics& rows,
                          Round round, Executor& executor) {
-  const std::int64_t tokens_q = p.varlen ? p.total_q : p.batch * p.seq_q,
-                     tokens_k = p.varlen ? p.total_k : p.batch * p.seq_k;
-  const bool stored = std::is_same_v<T, double> && p.dtype != DType::f32;
-  DenseGradients g;
-  g.dq.resize(tokens_q * p.heads_q * p.dim_qk, stored);
-  g.dk.resize(tokens_k * p.heads_kv * p.dim_qk, stored);
-  g.dv.resize(tokens_k * p.heads_kv * p.dim_v, stored);
-  g.dbias.resize(p.bias ? a.bias.elements() : 0, stored);
-  g.dsinks.resize(p.sinks ? p.heads_q : 0, stored);
-  g.dalibi_slopes.resize(p.alibi ? a.alibi_slopes.elements() : 0, stored);
+  DenseGradients g = zero_gradients(p, a, std::is_same_v<T, double> && p.dtype != DType::f32);
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;
@@ -72,13 +54,31 @@ DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& 
 
 }  // namespace
 
+DenseGradients zero_gradients(const Problem& p, const Tensors& a, bool stored) {
+  const std::int64_t tokens_q = p.varlen ? p.total_q : p.batch * p.seq_q,
+                     tokens_k = p.varlen ? p.total_k : p.batch * p.seq_k;
+  DenseGradients g;
+  g.dq.resize(tokens_q * p.heads_q * p.dim_qk, stored);
+  g.dk.resize(tokens_k * p.heads_kv * p.dim_qk, stored);
+  g.dv.resize(tokens_k * p.heads_kv * p.dim_v, stored);
+  g.dbias.resize(p.bias ? a.bias.elements() : 0, stored);
+  g.dsinks.resize(p.sinks ? p.heads_q : 0, stored);
+  g.dalibi_slopes.resize(p.alibi ? a.alibi_slopes.elements() : 0, stored);
+  return g;
+}
+
 DenseGradient& DenseGradients::of(Role role) {
   switch (role) {
-    case Role::dq: return dq;
-    case Role::dk: return dk;
-    case Role::dv: return dv;
-    case Role::dbias: return dbias;
-    case Role::dsinks: return dsinks;
+    case Role::dq:
+    case Role::tdq: return dq;
+    case Role::dk:
+    case Role::tdk: return dk;
+    case Role::dv:
+    case Role::tdv: return dv;
+    case Role::dbias:
+    case Role::tdbias: return dbias;
+    case Role::dsinks:
+    case Role::tdsinks: return dsinks;
     default: return dalibi_slopes;
   }
 }
@@ -93,7 +93,7 @@ void each_number(const Problem& p, const Tensors& a, const RoleRow& row, const T
     }
     return;
   }
-  const bool of_keys = row.role != Role::dq;
+  const bool of_keys = row.gradient_of != Role::q;
   const std::int64_t dim = t.shape[t.rank - 1];
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, a, b);

@@ -36,6 +36,9 @@ struct DenseGradients {
   const DenseGradient& of(Role role) const { return const_cast<DenseGradients&>(*this).of(role); }
 };
 
+// All 0, of a problem's shapes. stored: with stored_squares.
+DenseGradients zero_gradients(const Problem& p, const Tensors& a, bool stored);
+
 // look(offset in t, index in the dense gradient) for every number of a gradient `t` that a call writes: not for packed
 // tokens of no sequence.
 void each_number(const Problem& p, const Tensors& a, const RoleRow& row, const Tensor& t,
@@ -60,5 +63,18 @@ struct DenseTangents {
 };
 DenseTangents oracle_tangents(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
 DenseTangents base_tangents(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+
+// The derivatives of a backward_jvp problem's gradients along its tangents, from its out, lse, tout and tlse: what the
+// forward mode of a backward is tested against. t: of P, dP, dS and x as above.
+//   tP_j = P_j (tS_j - tLSE)    tdP_j = z_j (tdO . v_j + dO . tv_j)    tD = sum_d tdO_d O_d + dO_d tO_d - tdLSE
+//   product        tdv_j = sum_i tP_j z_j dO + P_j z_j tdO
+//   softmax        tdS_j = tP_j (dP_j - D) + P_j (tdP_j - tD)    tdbias, tdslope: as dbias and dslope, of tdS
+//   softcap c      tdx = tdS f'(x) + dS f''(x) tx, with f'' = -2 tanh(x / c) f' / c
+//   scores         tdq = scale sum_j tdx_j k_j + dx_j tk_j    tdk_j = scale sum_i tdx_j q + dx_j tq
+//   sink           tdsink = -sum_i e^(sink - LSE) ((tsink - tLSE) D + tD)
+DenseGradients oracle_second(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+DenseGradients base_second(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
+// The same with out, lse, tout and tlse as the oracle computes them.
+DenseGradients oracle_double_backward(const Problem& p, const Tensors& a, Executor& executor = serial_executor());
 
 }  // namespace onepass::reference

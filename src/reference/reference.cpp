@@ -51,9 +51,10 @@ struct BackwardState final : PlanState {
   using PlanState::PlanState;
   std::string describe() const override { return "float64, whole rows of scores, one task per (batch, K/V head)"; }
   void run(const Tensors& a, void*, Executor& executor, void*) const override {
-    const DenseGradients dense = oracle_gradients(*problem, a, executor);
+    const DenseGradients dense =
+        problem->op->tangents ? oracle_second(*problem, a, executor) : oracle_gradients(*problem, a, executor);
     for (const RoleRow& row : kRoleTable) {
-      if (!is_asked(problem->gradients, row.role)) continue;
+      if (!writes(row, problem->op) || !uses(*problem, row)) continue;
       const Tensor& t = a.*row.output;
       const std::vector<double>& from = dense.of(row.role).value;
       each_number(*problem, a, row, t, [&](std::int64_t offset, std::int64_t index) {
@@ -72,8 +73,10 @@ Decision plan(const Request& request) {
 }  // namespace
 
 std::span<const Implementation> reference_implementations() {
-  static const Implementation rows[] = {
-      {"reference", plan<State>}, {"reference", plan<BackwardState>, kBackward}, {"reference", plan<State>, kJvp}};
+  static const Implementation rows[] = {{"reference", plan<State>},
+                                        {"reference", plan<BackwardState>, kBackward},
+                                        {"reference", plan<State>, kJvp},
+                                        {"reference", plan<BackwardState>, kBackwardJvp}};
   return rows;
 }
 

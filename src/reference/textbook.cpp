@@ -51,6 +51,7 @@ const Reference& reference_of(Op op) {
   } kAll[]{{kForward, {forward_oracle, forward_base}},
            {kBackward, {forward_oracle, forward_base}},
            {kJvp, {forward_oracle, forward_base}},
+           {kBackwardJvp, {forward_oracle, forward_base}},
            {kMerge, {alone<merged_oracle>, alone<merged_base>}},
            {kSoftmax, {alone<softmax_oracle>, alone<softmax_base>}},
            {kSoftmaxBackward, {alone<softmax_oracle>, alone<softmax_base>}},

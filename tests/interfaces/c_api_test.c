@@ -188,6 +188,28 @@ static void expressions(void) {
   CHECK(is_attention(&p, 0));
 }
 
+/* o: of a jvp whose v has a constant tangent, which moves no gradient. That of dout moves them like dout itself. */
+static void second_derivatives(const problem* p, onepass_options* o, const onepass_tensor* jvp_out) {
+  static float ones[B * HQ * SQ * DV], dk[B * HK * SK * DQK], tdk[B * HK * SK * DQK];
+  const int64_t of_k[] = {B, HK, SK, DQK}, of_out[] = {B, HQ, SQ, DV};
+  onepass_options backward;
+  onepass_tensor dout, gradient, derivative;
+  size_t i;
+  for (i = 0; i < sizeof ones / sizeof *ones; ++i) ones[i] = (float)(i % 5);
+  CHECK(onepass_tensor_init(&dout, ones, ONEPASS_F32, 4, of_out) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&gradient, dk, ONEPASS_F32, 4, of_k) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&derivative, tdk, ONEPASS_F32, 4, of_k) == ONEPASS_OK);
+  onepass_options_init(&backward, sizeof backward);
+  backward.lse = o->lse, backward.dout = &dout, backward.dk = &gradient;
+  CHECK(onepass_attention_backward(&p->tq, &p->tk, &p->tv, &p->tout, &backward) == ONEPASS_OK);
+  o->dout = o->tdout = &dout, o->tout = jvp_out;
+  FAILS(onepass_backward_jvp(&p->tq, &p->tk, &p->tv, &p->tout, o), ONEPASS_BAD_VALUE, "at least one of tdq, tdk");
+  o->tdk = &derivative;
+  CHECK(onepass_backward_jvp(&p->tq, &p->tk, &p->tv, &p->tout, o) == ONEPASS_OK);
+  for (i = 0; i < sizeof dk / sizeof *dk; ++i) CHECK(fabs(dk[i] - tdk[i]) < 1e-4);
+  CHECK(fabs(dk[0]) > 1e-3);
+}
+
 /* With v's tangent alone the derivative is the attention to it; with a constant one, that constant. */
 static void forward_mode(void) {
   static float zq[B * HQ * SQ * DQK], zk[B * HK * SK * DQK], one[B * HK * SK * DV], moved[B * HQ * SQ * DV],
@@ -216,6 +238,8 @@ static void forward_mode(void) {
   CHECK(is_attention(&p, 0));
   for (i = 0; i < sizeof moved / sizeof *moved; ++i) CHECK(fabs(moved[i] - 2) < 1e-5);
   for (i = 0; i < sizeof moved_lse / sizeof *moved_lse; ++i) CHECK(moved_lse[i] == 0);
+
+  second_derivatives(&p, &o, &tout);
 }
 
 /* Runs the tasks backwards on this thread, as a host's pool may. */

@@ -17,7 +17,7 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse, kTQ = 120, kTK, kTV, kTBias, kTSinks };
+enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse, kTQ = 120, kTK, kTV, kTBias, kTSinks, kTDOut, kTDLse };
 
 // The sequence's rows of queries as a view.
 KeyValueView rows_of(const ConstTensor& t, const Sequence& seq) {
@@ -189,21 +189,23 @@ void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribut
   }
 }
 
-// N(0, 1)
-void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed) {
+// N(0, 1): dout and dlse, or their tangents.
+void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed, const ConstTensor& dout,
+                   const ConstTensor& dlse, Stream of_dout, Stream of_dlse) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const Sequence seq = sequence_of(p, t, b);
     const Unseen unseen(p, t, seq, b);
-    fill_rows(t.dout, rows_of(t.dout, seq), p.heads_q, seq.seq_q, p.paged(),
-              [&](std::int64_t h, std::int64_t i, float* row) {
-                Random r(seed, {kDOut, b, h, i});
-                for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = r.normal();
-                if (unseen.row(h, i)) fill_nan(row, p.dim_v);
-              });
-    for (std::int64_t h = 0; p.dlse && h < p.heads_q; ++h)
+    if (dout.given())
+      fill_rows(dout, rows_of(dout, seq), p.heads_q, seq.seq_q, p.paged(),
+                [&](std::int64_t h, std::int64_t i, float* row) {
+                  Random r(seed, {of_dout, b, h, i});
+                  for (std::int64_t d = 0; d < p.dim_v; ++d) row[d] = r.normal();
+                  if (unseen.row(h, i)) fill_nan(row, p.dim_v);
+                });
+    for (std::int64_t h = 0; dlse.given() && h < p.heads_q; ++h)
       for (std::int64_t i = 0; i < seq.seq_q; ++i)
-        Inputs::writable<float>(t.dlse)[lse_offset(t.dlse, seq.batch, h, seq.q_begin + i)] =
-            Random(seed, {kDLse, b, h, i}).normal();
+        Inputs::writable<float>(dlse)[lse_offset(dlse, seq.batch, h, seq.q_begin + i)] =
+            Random(seed, {of_dlse, b, h, i}).normal();
   }
 }
 
@@ -256,7 +258,13 @@ void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distri
 
 void draw_backward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   draw_forward(p, t, seed, distribution);
-  draw_upstream(p, t, seed);
+  draw_upstream(p, t, seed, t.dout, t.dlse, kDOut, kDLse);
+}
+
+void draw_backward_jvp(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
+  draw_tangents(p, t, seed, distribution);
+  draw_upstream(p, t, seed, t.dout, t.dlse, kDOut, kDLse);
+  draw_upstream(p, t, seed, t.tdout, t.tdlse, kTDOut, kTDLse);
 }
 
 void draw_tangents(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {

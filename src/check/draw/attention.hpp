@@ -15,4 +15,7 @@ void draw_backward(const Problem& problem, const Tensors& tensors, std::uint64_t
 // draw_forward, and tangents N(0, 1). A bias of -inf has a tangent of NaN, which reaches nothing.
 void draw_tangents(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
 
+// The inputs of a backward and tangents of all of them, N(0, 1). out, lse, tout and tlse are computed afterwards.
+void draw_backward_jvp(const Problem& problem, const Tensors& tensors, std::uint64_t seed, Distribution distribution);
+
 }  // namespace onepass::check

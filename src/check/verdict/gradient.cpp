@@ -45,13 +45,16 @@ namespace {
 class GradientJudge {
  public:
   GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base)
-      : in_(in), oracle_(oracle), base_(base), unsure_(gradient_error(in.problem, score_terms(in))) {}
+      : in_(in), oracle_(oracle), base_(base), unsure_(gradient_error(in.problem, score_terms(in))) {
+    if (in.problem.op->tangents)  // the products in tS and tdP
+      unsure_ += 2 * std::sqrt(static_cast<double>(in.problem.dim_qk + in.problem.dim_v)) * rounding_unit(DType::f32);
+  }
 
   Verdict judge() {
     Verdict worst;
     std::string violation, figures;
     for (const RoleRow& row : kRoleTable) {
-      if (!is_asked(in_.problem.gradients, row.role)) continue;
+      if (!writes(row, in_.problem.op) || !uses(in_.problem, row)) continue;
       const Verdict v = gradient(row, violation);
       figures += text(figures.empty() ? "" : "; ", row.name, " ", v.max_error, " of ", v.max_allowed);
       if (v.max_error * worst.max_allowed >= worst.max_error * v.max_allowed) worst = v;

@@ -62,6 +62,9 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
 
+// The derivatives of gradients are judged alike, with the sizes of the terms of tP, tdP and tD in T, and 2 sqrt(d_qk +
+// d_v) u T more for the products in tS and tdP.
+
 // Judges tout and tlse by 1 to 3 of the gradients, after out and lse have been judged. T is the sum of the sizes of an
 // element's terms, those of the products in dS included; the products of tq and k, and of q and tk, add 2 sqrt(d) u T.
 Verdict judge_tangents(const Inputs& inputs, const reference::DenseTangents& oracle,

@@ -19,8 +19,10 @@
 #include <algorithm>
 
 #include "algebra/ceil_div.hpp"
+#include "cpu/backward/blocks-inl.h"
 #include "cpu/backward/gradients-inl.h"
 #include "cpu/backward/nonfinite-inl.h"
+#include "cpu/backward/products-inl.h"
 #include "cpu/flash/pack-inl.h"
 #include "cpu/flash/segments-inl.h"
 #include "cpu/flash/slopes-inl.h"
@@ -67,48 +69,16 @@ struct VectorProducts {
   void accumulate(int, const BackwardPanel& panel, const Block& block, const Segments& segments) const {
     for (int i = 0; i < segments.count; ++i) {
       const Segment& s = segments.piece[i];
-      if (a.dv.given()) accumulate_dkv(panel, s, block, scratch.flash.scores, panel.dout_rows, p.dim_v, scratch.dv);
-      if (a.dk.given()) accumulate_dkv(panel, s, block, scratch.ds, panel.q_rows, p.dim_qk, scratch.dk);
-      if (a.dq.given()) accumulate_dq(panel, s, block);
+      const auto add_rows = [&](const float* weights, const float* rows, std::int64_t dim, float* sums) {
+        add_row_products(panel, s, block, task.key_lo, weights, rows, dim, stride, sums);
+      };
+      if (a.dv.given()) add_rows(scratch.flash.scores, panel.dout_rows, p.dim_v, scratch.dv);
+      if (a.dk.given()) add_rows(scratch.ds, panel.q_rows, p.dim_qk, scratch.dk);
+      if (a.dq.given()) add_key_products(s, block, scratch.ds, scratch.k_tiles, p.dim_qk, panel.dq);
     }
   }
   void close_block(int, const Block&) const {}
   void close_task() const {}
-
- private:
-  void key_products(const Segment& s, const Block& block, const float* rows, const float* keys,
-                    std::ptrdiff_t key_stride, std::int64_t dim, float* to) const {
-    HWY_ALIGN float tile_max[kPanel] = {};
-    for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
-      const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k), at = k - block.first;
-      kScoresTiles[s.to - s.from - 1][n - 1](rows + s.from * kLanes, keys + at * key_stride, key_stride, dim,
-                                             to + at * kPanel + s.from * kLanes, tile_max);
-    }
-  }
-  // sums[key][column] += sum over the piece's rows of weights[key][row] * rows[row][column]
-  void accumulate_dkv(const BackwardPanel& panel, const Segment& s, const Block& block, const float* weights,
-                      const float* rows, std::int64_t dim, float* sums) const {
-    const std::int64_t row = s.from * kLanes, depth = std::min<std::int64_t>(s.to * kLanes, panel.rows) - row;
-    for (std::int64_t c = 0; c < dim; c += kPanel, rows += kPanel * kPanel, sums += stride) {
-      const int vecs = column_vecs(dim, c);
-      for (std::int64_t k = s.lo; k < s.hi; k += kTileKeys) {
-        const std::int64_t n = std::min<std::int64_t>(kTileKeys, s.hi - k);
-        kAddTiles[vecs - 1][n - 1](rows + row * kPanel, weights + (k - block.first) * kPanel + row, kPanel, depth,
-                                   sums + (k - task.key_lo) * kPanel, nullptr);
-      }
-    }
-  }
-  void accumulate_dq(const BackwardPanel& panel, const Segment& s, const Block& block) const {
-    HWY_ALIGN float one[kPanel];
-    std::fill_n(one, kPanel, 1.0f);
-    const std::int64_t at = s.lo - block.first;
-    for (std::int64_t column = 0; column < p.dim_qk; column += kTileDims) {
-      const int width = static_cast<int>(std::min<std::int64_t>(kTileDims, p.dim_qk - column));
-      kAccumulateTiles[s.to - s.from - 1][width - 1](scratch.ds + at * kPanel + s.from * kLanes,
-                                                     scratch.k_tiles + column * block.keys + at * width, width,
-                                                     s.hi - s.lo, panel.dq + column * kPanel + s.from * kLanes, one);
-    }
-  }
 };
 
 template <class Products>
@@ -119,6 +89,7 @@ struct BackwardTask {
   const Products& products;
   const Problem& p = call.problem();
   const Tensors& a = call.forward.arguments;
+  const MaskedBlocks blocks{call, task, scratch.flash};
   flash::Task block_rows{task.seq, task.batch, task.head_kv, 0, 0, 0, 0};  // of the row block in hand
   bool finite = true;                                                      // all that the row block reads
   const bool lanes = sums_lanes(call);
@@ -235,44 +206,11 @@ struct BackwardTask {
     return any;
   }
 
-  // ---- how a mask_mod shows the blocks of a row block's panels
-
-  Tile shown(int panel, std::int64_t block) const {
-    return call.forward.mask_bounds ? scratch.flash.tiles[panel * flash::tiles_of(p, kGeometry) + block]
-                                    : Tile::partial;
-  }
-  bool any_sees(int count, std::int64_t block) const {
-    for (int i = 0; i < count; ++i)
-      if (shown(i, block) != Tile::skip) return true;
-    return false;
-  }
-  // False if the panels see none of the blocks of keys from `first` to `end`.
-  bool look_at_mask(int count, std::int64_t first, std::int64_t end) const {
-    bool any = !call.forward.mask_bounds;
-    for (int i = 0; call.forward.mask_bounds && first < end && i < count; ++i) {
-      const std::int64_t row = block_rows.row_lo + i * kPanel;
-      flash::look_at_mask(call.forward, block_rows, row, std::min<std::int64_t>(kPanel, block_rows.row_hi - row), first,
-                          end, scratch.flash.tiles + i * flash::tiles_of(p, kGeometry));
-      for (std::int64_t block = 0; block < ceil_div(end - first, kBlock); ++block)
-        any = any || shown(i, block) != Tile::skip;
-    }
-    return any;
-  }
-
-  // True if the mask_mod hides all of the task, and nothing that it would write is final.
-  bool sees_nothing() const {
-    const bool final = (a.dq.given() && !call.dq) || (a.dk.given() && !call.dk) || (a.dv.given() && !call.dv);
-    if (!call.forward.mask_bounds || final || task.row_lo >= task.row_hi || task.key_lo >= task.key_hi) return false;
-    const std::int64_t group = p.group(), head = task.head_kv * group;
-    return call.forward.mask_bounds->classify({task.batch, task.batch, head, head + group - 1, task.row_lo / group,
-                                               (task.row_hi - 1) / group, task.key_lo, task.key_hi - 1}) == Tile::skip;
-  }
-
   // ---- the whole task
 
   void run() {
     constexpr int kMaxPanels = kGeometry.panels;
-    const bool left_out = sees_nothing();
+    const bool left_out = blocks.none_seen();
     if (call.dkv_seen) call.dkv_seen[call.dkv_part(task)] = !left_out;
     if (left_out) {
       if (call.dq) note_dq(call, task, {task.seq, task.batch, task.head_kv, 0, task.row_lo, task.row_hi, 0}, false);
@@ -295,7 +233,7 @@ struct BackwardTask {
       if (lo >= hi && (call.dq || !a.dq.given())) continue;  // the sum leaves this part out
       const int count = static_cast<int>(ceil_div(block_rows.row_hi - row, kPanel));
       const std::int64_t first = task.key_lo + (lo - task.key_lo) / kBlock * kBlock;
-      const bool sees = look_at_mask(count, first, hi);
+      const bool sees = blocks.look(block_rows, count, first, hi);
       if (call.dq) note_dq(call, task, block_rows, sees);
       if (!sees && (call.dq || !a.dq.given())) continue;
       finite = keys_finite;
@@ -306,10 +244,10 @@ struct BackwardTask {
       for (int i = 0; !finite && i < count; ++i) separate_rows(p, panels[i], a.dk.given(), a.dv.given() && !lanes);
       for (int i = 0; i < count; ++i) products.open_panel(i, panels[i]);
       for (std::int64_t k = first; k < hi; k += kBlock) {
-        if (!any_sees(count, (k - first) / kBlock)) continue;
+        if (!blocks.any_sees(count, (k - first) / kBlock)) continue;
         const Block block = products.open_block(block_rows, k, std::min<std::int64_t>(kBlock, task.key_hi - k), finite);
         keys_flagged = flag_keys(block);
-        for (int i = 0; i < count; ++i) step(i, panels[i], block, shown(i, (k - first) / kBlock));
+        for (int i = 0; i < count; ++i) step(i, panels[i], block, blocks.shown(i, (k - first) / kBlock));
         if (!lanes) products.close_block(count, block);
       }
       for (int i = 0; a.dq.given() && i < count; ++i) store_dq(call, task, block_rows, panels[i]);

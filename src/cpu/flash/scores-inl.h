@@ -41,6 +41,7 @@ struct PanelScores {
   ScoreParams params;
   const float *bias = nullptr, *mask = nullptr;  // tiles [key][kPanel], from the panel's first key of the block on
   float* cap_slope = nullptr;                    // a tile too: gets softcap's derivative, which backward passes want
+  float* capped = nullptr;                       // a tile too: gets the capped scores, for the second derivative
   bool dropout = false;
   HWY_ALIGN float slope[kPanel] = {};
   HWY_ALIGN std::int32_t aligned[kPanel] = {};  // the key position a lane's token is aligned with
@@ -223,6 +224,7 @@ inline VF apply_chain(const PanelScores& panel, int lane, std::int64_t first, st
     if constexpr (part != Part::after_mod) {
       s = chain.capped(s);
       if (panel.cap_slope) hn::Store(chain.derivative(s), DF(), panel.cap_slope + tile_at);
+      if (panel.capped) hn::Store(s, DF(), panel.capped + tile_at);
       s = chain.moved(s, biased ? hn::Load(DF(), panel.bias + tile_at) : s, slope,
                       alibi ? hn::ConvertTo(DF(), aligned - key) : s);
     }

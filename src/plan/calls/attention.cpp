@@ -1,4 +1,4 @@
-// The calls of attention, its backward, its forward mode, and attention that is quantized for FP8.
+// The calls of attention, its backward, the forward mode of both, and attention that is quantized for FP8.
 #include "onepass/attention.hpp"
 #include "onepass/quantize.hpp"
 #include "plan/calls/call.hpp"
@@ -10,7 +10,7 @@ using plan::Call;
 
 Call call_from(Op op, const AttentionTensors& t, const Attention& a) { return {op, t, {a}}; }
 Call call_from(const AttentionTensors& t, const Attention& a) {
-  return call_from(t.dout.given() ? Op(kBackward) : t.tout.given() ? Op(kJvp) : Op(kForward), t, a);
+  return call_from(attention_op(t.dout.given(), t.tout.given()), t, a);
 }
 Call call_from(const AttentionTensors& t, const Attention& a, const Fp8Options& fp8) {
   Call c = call_from(kForward, t, a);
@@ -32,6 +32,10 @@ void attention_backward(const AttentionTensors& tensors, const Attention& attent
 void jvp(const AttentionTensors& tensors, const Attention& attention, const Launch& launch,
          std::string_view implementation) {
   plan::compute(call_from(kJvp, tensors, attention), launch, implementation);
+}
+void backward_jvp(const AttentionTensors& tensors, const Attention& attention, const Launch& launch,
+                  std::string_view implementation) {
+  plan::compute(call_from(kBackwardJvp, tensors, attention), launch, implementation);
 }
 Plan make_plan(const AttentionTensors& tensors, const Attention& attention, std::string_view implementation,
                const Executor* executor) {

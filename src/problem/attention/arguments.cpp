@@ -76,6 +76,9 @@ constexpr std::string_view kForwardWords[] = {"operator",  "b",      "h",      "
                            kBackwardWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
                                                "out",      "device", "layout", "align", "alignment", "window",
                                                "buffer",   "varlen", "packed", "grads", "grad"},
+                           kBackwardJvpWords[] = {"operator", "b",      "h",      "s",     "d",         "dtype",
+                                                  "out",      "device", "layout", "align", "alignment", "window",
+                                                  "buffer",   "varlen", "packed", "grads", "grad"},
                            kJvpWords[] = {"operator",  "b",      "h",      "s",      "d",
                                           "dtype",     "out",    "device", "layout", "align",
                                           "alignment", "window", "buffer", "varlen", "packed"};
@@ -167,9 +170,10 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   p.v_descale = descale(t.v_descale);
   p.v_mean = descale(t.v_mean);
   if (backward) {
-    p.gradients = {t.dq.given(),    t.dk.given(),     t.dv.given(),
-                   t.dbias.given(), t.dsinks.given(), t.dalibi_slopes.given()};
-    const Tensor* const wide[] = {&t.dq, &t.dk, &t.dv};
+    const Tensors g = op->tangents ? with_derivatives_as_gradients(t) : t;
+    p.gradients = {g.dq.given(),    g.dk.given(),     g.dv.given(),
+                   g.dbias.given(), g.dsinks.given(), g.dalibi_slopes.given()};
+    const Tensor* const wide[] = {&g.dq, &g.dk, &g.dv};
     const auto* first = std::ranges::find_if(wide, [](const Tensor* x) { return x->given(); });
     p.grad_dtype = first == std::end(wide) ? p.dtype : (*first)->dtype;
     p.dlse = t.dlse.given();
@@ -177,10 +181,12 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     p.want_lse = t.lse.given();
     p.want_recomputed = t.recomputed.given();
     p.want_row_max = t.row_max.given();
-    p.tbias = t.tbias.given();
-    p.tsinks = t.tsinks.given();
     p.want_tlse = t.tlse.given();
   }
+  p.tbias = t.tbias.given();
+  p.tsinks = t.tsinks.given();
+  p.tdout = t.tdout.given();
+  p.tdlse = t.tdlse.given();
   take_layout(p, t);
   p.fp8 = a.fp8;
   if (p.fp8 && !p.fp8->hadamard) p.fp8->seed = 0;
@@ -235,7 +241,19 @@ constinit const Operator kForward{.word = "fwd",
          .tangents = true,
          .problem_of = attention_problem_of,
          .validate = validate_attention,
-         .check_contents = check_contents};
+         .check_contents = check_contents},
+    kBackwardJvp{.word = "bwd_jvp",
+                 .call = "backward_jvp",
+                 .base = Role::q,
+                 .uses = attention_uses(&RoleRow::backward_jvp),
+                 .words = kBackwardJvpWords,
+                 .attention = true,
+                 .backward = true,
+                 .tangents = true,
+                 .problem_of = attention_problem_of,
+                 .validate = validate_attention,
+                 .check_contents = check_contents,
+                 .complete = complete_gradients};
 
 Problem problem_of(Op op, const Tensors& t, const CallOptions& a, Mods* mods) {
   check_roles(op, t);
@@ -249,7 +267,7 @@ Problem problem_of_call(Op op, const Tensors& t, const CallOptions& a, Mods* mod
   return problem_of(op, t, a, mods);
 }
 Problem problem_of(const Tensors& t, const Attention& a) {
-  return problem_of_call(t.dout.given() ? Op(kBackward) : t.tout.given() ? Op(kJvp) : Op(kForward), t, CallOptions{a});
+  return problem_of_call(attention_op(t.dout.given(), t.tout.given()), t, CallOptions{a});
 }
 
 CallOptions attention_of(const Problem& p) {

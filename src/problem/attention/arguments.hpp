@@ -19,7 +19,7 @@ Problem problem_of(Op op, const Tensors& tensors, const CallOptions& options, Mo
 // The same of a caller's call, which must have seqused_k beside a page_table: a page table alone would make every
 // sequence as long as its row, with stale keys behind the real ones. Problem lines may have it alone.
 Problem problem_of_call(Op op, const Tensors& tensors, const CallOptions& options, Mods* mods = nullptr);
-// The problem of a call of attention, of its backward if dout is given, or of jvp if tout is.
+// The problem of a call of attention, of its backward if dout is given, of jvp if tout is, or of backward_jvp.
 Problem problem_of(const Tensors& tensors, const Attention& attention);
 // The options of a problem's calls, with its bounds of lengths.
 CallOptions attention_of(const Problem& problem);

@@ -124,9 +124,9 @@ inline bool same_option(const OptionRow& row, const Attention& a, const Attentio
   return std::visit([&](auto member) { return a.*member == b.*member; }, row.member);
 }
 inline bool takes_option(const OptionRow& row, bool backward) { return backward ? row.backward : row.forward; }
-// Along tangents: what both take.
+// Along tangents: what both take; with gradients, what the backward takes.
 inline bool takes_option(const OptionRow& row, Op op) {
-  return op->tangents ? row.forward && row.backward : takes_option(row, op->backward);
+  return op->tangents && !op->backward ? row.forward && row.backward : takes_option(row, op->backward);
 }
 
 }  // namespace onepass

@@ -26,18 +26,22 @@ constexpr double kMostRatio = 1e25;  // of the scale to the softcap: its product
 
 void validate_gradients(const Problem& p) {
   if (!is_backward(p.op)) return;
-  want(!p.want_lse, ErrorCode::bad_value, "attention_backward does not support want_lse; it reads lse");
-  want(p.gradients != Gradients{}, ErrorCode::bad_value,
-       "at least one of dq, dk, dv, dbias, dsinks and dalibi_slopes must be given");
+  want(!p.want_lse && !p.want_tlse, ErrorCode::bad_value, p.op->call, " does not support ",
+       p.want_lse ? "want_lse; it reads lse" : "want_tlse; it reads tlse");
+  const char* const t = p.op->tangents ? "t" : "";  // of the names of derivatives
+  want(p.gradients != Gradients{}, ErrorCode::bad_value, "at least one of ", t, "dq, ", t, "dk, ", t, "dv, ", t,
+       "dbias, ", t, "dsinks and ", t, "dalibi_slopes must be given");
   for (const auto& [gradient, of, asked, given] :
        {std::tuple{"dbias", "bias", p.gradients.dbias, p.bias.has_value()},
         {"dsinks", "sinks", p.gradients.dsinks, p.sinks},
         {"dalibi_slopes", "alibi_slopes", p.gradients.dalibi_slopes, p.alibi}})
-    want(!asked || given, ErrorCode::bad_value, gradient, " requires ", of);
-  want(p.grad_dtype == p.dtype || p.grad_dtype == DType::f32, ErrorCode::bad_dtype, "dq, dk and dv must be ",
-       name_of(p.dtype), ", as q", or_fp32(p.dtype), " (got ", name_of(p.grad_dtype), ")");
-  want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || p.layout.dalibi_slopes[0] != 0,
-       ErrorCode::bad_stride, "dalibi_slopes must have a batch dimension, as alibi_slopes has");
+    want(!asked || given, ErrorCode::bad_value, t, gradient, " requires ", of);
+  want(p.grad_dtype == p.dtype || p.grad_dtype == DType::f32, ErrorCode::bad_dtype, t, "dq, ", t, "dk and ", t,
+       "dv must be ", name_of(p.dtype), ", as q", or_fp32(p.dtype), " (got ", name_of(p.grad_dtype), ")");
+  const Dims& slopes = p.op->tangents ? p.layout.tdalibi_slopes : p.layout.dalibi_slopes;
+  want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || slopes[0] != 0,
+       ErrorCode::bad_stride, t, "dalibi_slopes must have a batch dimension, as alibi_slopes has");
+  want(!p.op->tangents || p.score_mod.empty(), ErrorCode::unsupported, p.op->call, " does not support score_mod");
 }
 
 void validate_tangents(const Problem& p) {

@@ -61,7 +61,7 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
     case Types::as_out: return as(Role::out);
     case Types::gradient:
       if (t != base && t != DType::f32) refuse(name_of(base), ", as ", base_.name, or_fp32(base));
-      for (const Role other : {Role::dq, Role::dk})
+      for (const Role other : {Role::dq, Role::dk, Role::tdq, Role::tdk})
         if (other < row.role) as(other);
       return;
     case Types::table:

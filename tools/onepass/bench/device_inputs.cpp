@@ -185,7 +185,8 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
   attention = attention_of(p);
   problem = problem_of(p.op, tensors, attention);
   // Inputs of a backward. With an out and lse from another source, it would not be timed at its usual work.
-  if (problem.gradients != Gradients{}) onepass::attention(tensors_of(kForward, tensors), attention);
+  if (problem.op == kBackward) onepass::attention(tensors_of(kForward, tensors), attention);
+  if (problem.op == kBackwardJvp) onepass::jvp(tensors_of(kJvp, tensors), attention);
 }
 
 }  // namespace onepass::bench

@@ -63,6 +63,13 @@ Work backward(const Problem& p) {
 // Six products for two: S and two for its derivative; O and two for its own.
 Work jvp(const Problem& p) { return attending(p, 3 * (p.dim_qk + p.dim_v)); }
 
+// Two products for S, two for dP and one more each with a tdO, and two for each result, of which tdV has one without
+// it.
+Work backward_jvp(const Problem& p) {
+  const Gradients& g = p.gradients;
+  return attending(p, p.dim_qk * (3 + 2 * g.dq + 2 * g.dk) + p.dim_v * (2 + p.tdout + g.dv * (1 + p.tdout)));
+}
+
 // The others read once and write once.
 Work merge(const Problem& p) {
   const auto row = [&](DType t, bool lse) { return static_cast<double>(p.dim_v) * bytes_of(t) + (lse ? 4 : 0); };
@@ -112,9 +119,16 @@ Work work_of(const Problem& p) {
   static constexpr struct {
     Op op;
     Work (*work)(const Problem&);
-  } kWork[]{{kForward, forward},   {kMerge, merge},     {kBackward, backward},
-            {kJvp, jvp},           {kSoftmax, softmax}, {kSoftmaxBackward, softmax_backward},
-            {kQuantize, quantize}, {kFlatGemm, gemm},   {kLinear, gemm},
+  } kWork[]{{kForward, forward},
+            {kMerge, merge},
+            {kBackward, backward},
+            {kJvp, jvp},
+            {kBackwardJvp, backward_jvp},
+            {kSoftmax, softmax},
+            {kSoftmaxBackward, softmax_backward},
+            {kQuantize, quantize},
+            {kFlatGemm, gemm},
+            {kLinear, gemm},
             {kAppend, append}};
   return row_of(kWork, p.op).work(p);
 }

@@ -1,4 +1,4 @@
-#include "reference/head_gradients.hpp"
+#include "reference/derivatives/head_gradients.hpp"
 
 namespace onepass::reference {
 namespace {

@@ -29,6 +29,24 @@ T dot(const std::vector<T>& a, const T* b) {
   return sum;
 }
 
+// f(sequence, query head, row, its dense_lse_index)
+template <class F>
+void for_each_row(const Problem& p, const Tensors& a, F&& f) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Sequence seq = sequence_of(p, a, b);
+    for (std::int64_t h = 0; h < p.heads_q; ++h)
+      for (std::int64_t i = 0; i < seq.seq_q; ++i) f(seq, h, i, dense_lse_index(p, seq, h, i));
+  }
+}
+
+// Adds a term to a gradient. stored: the size of what 16-bit kernels round in it.
+template <class T>
+void add_term(DenseGradient& g, std::int64_t at, T x, T size, T stored) {
+  g.value[at] += static_cast<double>(x);
+  g.terms[at] += std::abs(static_cast<double>(size));
+  if (!g.stored_squares.empty()) g.stored_squares[at] += static_cast<double>(stored * stored);
+}
+
 // Index of an element in the row-major array of a bias's or of slopes' own shape.
 template <std::size_t kRank>
 std::int64_t index_in(const ConstTensor& t, const std::array<std::int64_t, kRank>& at) {
@@ -130,13 +148,6 @@ class HeadGradients : ScoredKeys<T> {
   }
 
  private:
-  // stored: the size of what 16-bit kernels round in this term.
-  static void add(DenseGradient& g, std::int64_t at, T x, T size, T stored) {
-    g.value[at] += static_cast<double>(x);
-    g.terms[at] += std::abs(static_cast<double>(size));
-    if (!g.stored_squares.empty()) g.stored_squares[at] += static_cast<double>(stored * stored);
-  }
-
   void row(std::int64_t h, std::int64_t i) {
     const std::int64_t at_row = dense_lse_index(p_, seq_, h, i);
     const T lse = static_cast<T>(rows_.lse[at_row]), delta = static_cast<T>(rows_.delta[at_row]);
@@ -145,7 +156,7 @@ class HeadGradients : ScoredKeys<T> {
     if (p_.sinks) {
       const T weight = std::exp(sink_ - lse);
       const std::lock_guard lock(shared_);
-      add(g_.dsinks, h, -weight * delta, weight * delta_terms, T(0));
+      add_term(g_.dsinks, h, -weight * delta, weight * delta_terms, T(0));
     }
     const HeadScores scores{params_, batch_, h, band_mask(p_, seq_.seq_q, seq_.seq_k)};
     const Range seen = scores.band.keys_of(i);
@@ -172,7 +183,7 @@ class HeadGradients : ScoredKeys<T> {
       const std::int64_t to_v = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_v);
       T dp_terms = 0;
       for (std::int64_t d = 0; d < p_.dim_v; ++d) {
-        add(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d], stored * z * d_o[d]);
+        add_term(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d], stored * z * d_o[d]);
         dp_terms += std::abs(z * d_o[d] * v[d]);
       }
       const T size = stored * (dp_terms + delta_terms);
@@ -183,18 +194,18 @@ class HeadGradients : ScoredKeys<T> {
       const T* k = k_.data() + j * p_.dim_qk;
       const std::int64_t to_k = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_qk);
       for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
-        add(g_.dq, to_q + d, dx * k[d], dx_size * k[d], rounded * inner * k[d]);
-        add(g_.dk, to_k + d, dx * q[d], dx_size * q[d], rounded * inner * q[d]);
+        add_term(g_.dq, to_q + d, dx * k[d], dx_size * k[d], rounded * inner * k[d]);
+        add_term(g_.dk, to_k + d, dx * q[d], dx_size * q[d], rounded * inner * q[d]);
       }
     }
   }
   void side(const HeadScores& scores, std::int64_t h, std::int64_t i, std::int64_t j, T dt, T size, T rounded) {
     const std::lock_guard lock(shared_);
-    if (p_.bias) add(g_.dbias, index_in<4>(a_.bias, {batch_, h, i, j}), dt, size, rounded);
+    if (p_.bias) add_term(g_.dbias, index_in<4>(a_.bias, {batch_, h, i, j}), dt, size, rounded);
     if (!p_.alibi) return;
     const T distance = static_cast<T>(scores.distance(i, j));
-    add(g_.dalibi_slopes, index_in<2>(a_.alibi_slopes, {batch_, h}), -dt * distance, size * distance,
-        rounded * distance);
+    add_term(g_.dalibi_slopes, index_in<2>(a_.alibi_slopes, {batch_, h}), -dt * distance, size * distance,
+             rounded * distance);
   }
 
   const ConstTensor& d_out_;

@@ -1,0 +1,177 @@
+// The host half of cpu.backward_jvp.*: D and its derivative of every row, the tasks of a backward, and the sums of what
+// they leave in parts.
+#include "cpu/backward_jvp/backward_jvp.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "algebra/ceil_div.hpp"
+#include "base/parallel.hpp"
+#include "base/text.hpp"
+#include "cpu/backward/cut.hpp"
+#include "cpu/backward/sums.hpp"
+#include "cpu/common/mask_bounds.hpp"
+#include "cpu/common/place.hpp"
+#include "cpu/common/targets.hpp"
+#include "problem/attention/score.hpp"
+
+namespace onepass::cpu::backward_jvp {
+namespace {
+
+template <class AnyKernels>
+const auto& kernels_for(const AnyKernels& all, std::int64_t target) {
+  return *std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.target == target; });
+}
+
+// A row block of a backward with its tangents: half the panels, which keeps it in the same cache.
+backward::Plan second_plan_of(const Problem& p, const flash::Geometry& g, const Longest& longest,
+                              const backward::Cut* most = nullptr) {
+  backward::Plan plan = backward::plan_of(p, g, longest, most);
+  plan.cut.panels = plan.cut.panels;
+  return plan;
+}
+
+Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, const backward::Cut& c,
+                     backward::BiasSums bias) {
+  const std::int64_t panel = g.panel(), rows = c.panels * panel, tile = (g.block + 3) * panel;
+  const auto columns = [&](std::int64_t dim) { return round_up(dim, panel); };
+  Scratch s{};
+  backward::Scratch& b = s.primal;
+  b.flash = flash::book_tiles(w, p, g, c.panels);
+  for (float** to : {&b.q, &b.dq, &s.tq}) *to = w.take<float>(rows * backward::columns_of(p.dim_qk));
+  for (float** to : {&b.q_rows, &s.tq_rows}) *to = w.take<float>(rows * columns(p.dim_qk));
+  b.dout = w.take<float>(rows * backward::columns_of(p.dim_v));
+  b.dout_rows = w.take<float>(rows * columns(p.dim_v));
+  if (p.tdout) {
+    s.tdout = w.take<float>(rows * backward::columns_of(p.dim_v));
+    s.tdout_rows = w.take<float>(rows * columns(p.dim_v));
+  }
+  for (float** to : {&b.after, &b.before, &b.delta, &s.tdelta, &s.tlse}) *to = w.take<float>(rows);
+  for (float** to : {&b.ds, &s.moves, &s.tds}) *to = w.take<float>(g.block * panel);
+  for (float** to : {&b.k_tiles, &s.tk_tiles, &s.tk}) *to = w.take<float>(g.block * p.dim_qk);
+  s.tv = w.take<float>(g.block * p.dim_v);
+  b.dk = w.take<float>(c.key_chunk * columns(p.dim_qk));
+  b.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
+  if (p.softcap > 0) s.capped = w.take<float>(tile);
+  if (p.tbias) s.tbias = w.take<float>(tile);
+  if (bias != backward::BiasSums::none) b.pairs = w.take<float>(tile);
+  if (p.gradients.dalibi_slopes) b.slopes = w.take<double>(p.group());
+  return s;
+}
+
+class State final : public PlanState {
+ public:
+  State(const Request& request, std::int64_t target)
+      : PlanState(request.problem),
+        kernels_(kernels_for(kernels(), target)),
+        backward_(kernels_for(backward::kernels(), target)),
+        plan_(second_plan_of(*problem, kernels_.geometry, {problem->seq_q, problem->seq_k})),
+        booked_(backward::booked_cut(*problem, kernels_.geometry, plan_.cut)),
+        mods_(request.mods) {
+    Workspace shared, one;
+    backward::book_parts(shared, *problem, plan_);
+    shared.take<float>(backward::rows_of(*problem));
+    book_scratch(one, *problem, kernels_.geometry, booked_, plan_.bias);
+    shared_bytes_ = shared.bytes(), scratch_bytes_ = one.bytes();
+    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+  }
+
+  std::string describe() const override {
+    const flash::Geometry& g = kernels_.geometry;
+    const backward::Cut& c = plan_.cut;
+    return text(g.panel(), " x ", g.block, " tiles, ", c.panels * g.panel(), " rows per block, ", plan_.tasks(*problem),
+                " tasks, ", c.key_splits, " key split", c.key_splits > 1 ? "s" : "", ", ", c.row_splits, " row split",
+                c.row_splits > 1 ? "s" : "", ", deterministic");
+  }
+
+  void run(const Tensors& given, void* memory, Executor& executor, void*) const override {
+    const Problem& p = *problem;
+    const Tensors a = with_derivatives_as_gradients(given);
+    const backward::Plan plan = p.varlen ? second_plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
+    Workspace w(memory);
+    const backward::Parts parts = backward::book_parts(w, p, plan);
+    float* const tdelta = w.take<float>(backward::rows_of(p));
+    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
+    const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
+    const Call call{{{.problem = p,
+                      .arguments = a,
+                      .geometry = kernels_.geometry,
+                      .k_source = plan.k,
+                      .v_source = plan.v,
+                      .panels = plan.cut.panels,
+                      .splits = {1, p.seq_k},
+                      .partials = {},
+                      .dropout = dropout_of(p),
+                      .mods = *mods_,
+                      .mask_bounds = bounds ? &*bounds : nullptr},
+                     plan.cut,
+                     static_cast<float>(p.effective_scale()),
+                     parts.delta,
+                     parts.dq,
+                     parts.dk,
+                     parts.dv,
+                     plan.bias,
+                     parts.dbias,
+                     parts.dslopes,
+                     parts.dsinks,
+                     parts.dq_seen,
+                     parts.dkv_seen},
+                    given,
+                    tdelta};
+    backward::clear(p, a, plan, parts, executor);
+
+    const std::int64_t blocks = ceil_div(p.seq_q, backward::kStatRows);
+    parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
+      backward::Task task{};
+      task.batch = t / (p.heads_q * blocks);
+      task.seq = sequence_of(p, a, task.batch);
+      task.row_split = t % blocks;
+      task.row_lo = std::min(task.row_split * backward::kStatRows, task.seq.seq_q);
+      task.row_hi = std::min(task.row_lo + backward::kStatRows, task.seq.seq_q);
+      kernels_.stats(call, task, t / blocks % p.heads_q);
+    });
+    for (std::int64_t phase = 0; phase < plan.phases; ++phase) {
+      parallel(executor, plan.tasks(p), [&](std::int64_t t, int worker) {
+        backward::Task task = backward::task_of(p, plan, phase, t);
+        task.seq = sequence_of(p, a, task.batch);
+        backward::fit(p, plan.cut, task);
+        if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
+        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+        kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, plan.cut, plan.bias));
+      });
+    }
+    backward::sum_parts(p, a, plan, parts, backward_, executor);
+  }
+
+ private:
+  const Kernels& kernels_;
+  const backward::Kernels& backward_;  // which add up the parts
+  const backward::Plan plan_;          // of a call whose sequences are as long as they may be
+  const backward::Cut booked_;
+  const std::shared_ptr<const Mods> mods_;
+  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+};
+
+template <std::int64_t target>
+Decision plan(const Request& request) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const Problem& p = *request.problem;
+  if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
+  if (p.seq_q > kMax || p.seq_k > kMax)
+    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
+  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
+  return {{}, std::make_shared<State>(request, target)};
+}
+
+}  // namespace
+
+std::span<const Implementation> implementations() {
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward_jvp." isa, plan<target>, kBackwardJvp},
+  static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
+#undef ONEPASS_ROW
+  return rows;
+}
+
+}  // namespace onepass::cpu::backward_jvp

@@ -1,0 +1,165 @@
+// cpu.backward_jvp.* against the oracle: every feature, dtype and shape; its bits whatever the threads; what is not
+// finite.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+
+#include "base/text.hpp"
+#include "check/check.hpp"
+#include "plan/implementations.hpp"
+#include "shapes/shapes.hpp"
+#include "support/property.hpp"
+#include "support/second_problem.hpp"
+
+namespace onepass::check {
+namespace {
+
+std::vector<const Implementation*> kernels() {
+  auto rows = plan::implementations(kBackwardJvp);
+  std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
+  return rows;
+}
+
+void expect_right(Inputs& inputs, std::string_view what) {
+  int takers = 0;
+  for (const Implementation* row : kernels()) {
+    const Verdict verdict = check(*row, inputs);
+    takers += verdict.accepted;
+    EXPECT_TRUE(verdict.right || !verdict.accepted)
+        << row->name << " \"" << to_string(inputs.problem) << "\" " << what << ": " << verdict.sentence;
+  }
+  EXPECT_GT(takers, 0) << to_string(inputs.problem);
+}
+
+constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
+
+class SecondShapes : public testing::TestWithParam<const char*> {};
+
+TEST_P(SecondShapes, EveryKernel) {
+  const auto lines = test::shapes(GetParam());
+  for (std::size_t n = 0; n < lines.size() && !testing::Test::HasFailure(); ++n) {
+    const Problem p =
+        test::second_of(parse_problem(lines[n]),
+                        {.tdout = n % 3 != 1, .along_side = n % 4 != 1, .dlse = n % 4 == 2, .f32 = n % 5 == 3});
+    Inputs inputs = make_inputs(p, n, kScores[n / 2 % 3], static_cast<Placement>(n % 3));
+    expect_right(inputs, name_of(kScores[n / 2 % 3]));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, SecondShapes,
+                         testing::Values("sizes.txt", "features.txt", "layouts.txt", "block_masks.txt"),
+                         [](const auto& file) {
+                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
+                         });
+
+TEST(Second, RandomProblemsAreRight) {
+  const auto rows = kernels();
+  test::check_cases(
+      [] {
+        const Problem p = test::random_problem();
+        return test::random_case(test::second_of(
+            p, {.tdout = test::flip(), .along_side = test::flip(), .dlse = test::flip(), .f32 = test::rarely()}));
+      },
+      [&](const test::Case& c, test::Reproduction& r) { test::expect_all_right(c, rows, r); });
+}
+
+// Each result alone: products that it does not need are left out.
+TEST(Second, EachResultAlone) {
+  for (const char* const grads : {"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes", "dq,dv", "dk,dbias"}) {
+    Inputs inputs =
+        make_inputs(parse_problem(text("bwd_jvp b2 h4/2 s70x130 d24/3 fp32 causal_bottom_right bias=fp32:1h1k ",
+                                       "tbias alibi sinks tsinks tdout grads=", grads)),
+                    2);
+    expect_right(inputs, grads);
+  }
+}
+
+// Keys and rows in several parts, whose sums have an order.
+TEST(Second, SplitsOfKeysAndRows) {
+  for (const char* const line : {"bwd_jvp b1 h1 s1500 d32 fp32 causal_bottom_right tdout",
+                                 "bwd_jvp b1 h2/1 s700x2000 d64 bf16 window=300:0 softcap=5 tdout",
+                                 "bwd_jvp b1 h1 s1200 d16 fp32 mask_mod={q_index / 400 == k_index / 400} tdout"}) {
+    Inputs inputs = make_inputs(parse_problem(line), 2);
+    expect_right(inputs, "");
+  }
+}
+
+// An element of each input that is not finite reaches what the textbook says, and nothing else.
+TEST(Second, NanAndInfinity) {
+  const char* const lines[] = {"bwd_jvp b1 h2/1 s70x200 d40/24 fp32 causal_bottom_right tdout dlse tdlse",
+                               "bwd_jvp b1 h2 s30x150 d16 fp32 softcap=3 bias=fp32:1hqk tbias mask=11qk sinks tsinks "
+                               "grads=dq,dk,dv,dbias,dsinks",
+                               "bwd_jvp b1 h2 s30x150 d16 bf16 window=20:0 dropout=0.3 seed=4 tdout",
+                               "bwd_jvp h2 d8 fp32 varlen=3,40/2,130"};
+  constexpr Role kPoked[] = {Role::q,  Role::k,     Role::v,    Role::dout,  Role::tq,   Role::tk,
+                             Role::tv, Role::tbias, Role::dlse, Role::tdout, Role::tdlse};
+  for (const char* const line : lines) {
+    for (const Role role : kPoked) {
+      for (const float value : {NAN, INFINITY}) {
+        Inputs inputs = make_inputs(parse_problem(line), 3);
+        const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
+        if (!t.given()) continue;
+        std::int64_t at = 0;
+        for (int i = 0; i < t.rank; ++i) at += t.shape[i] * 2 / 3 * t.stride[i];
+        store_element(const_cast<void*>(t.data), t.dtype, at, value);
+        inputs.changed();
+        expect_right(inputs, text(row_of(role).name, " has ", value));
+      }
+    }
+  }
+}
+
+TEST(Second, HasTheSameBitsWithAnyNumberOfThreads) {
+  const auto bits = [](int threads) {
+    Inputs inputs = make_inputs(parse_problem("bwd_jvp b2 h4/2 s300x900 d48 bf16 causal_top_left tdout"), 2);
+    const auto executor = make_executor(threads);
+    inputs.poison_outputs();
+    inputs.launch.executor = executor.get();
+    inputs.attend();
+    std::vector<std::byte> all;
+    for (const Role role : {Role::tdq, Role::tdk, Role::tdv}) {
+      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));  // row-major, because the seed is even
+      const auto* const memory = static_cast<const std::byte*>(t.data);
+      all.insert(all.end(), memory, memory + t.elements() * static_cast<std::int64_t>(size_of(t.dtype)));
+    }
+    return all;
+  };
+  const auto one = bits(1);
+  EXPECT_EQ(one, bits(3));
+  EXPECT_GT(one.size(), 4u * 300 * 48 * 2);
+}
+
+// The rule is sharp: a derivative that misses a little is called wrong.
+TEST(Second, AWrongDerivativeIsCalledWrong) {
+  Inputs inputs = make_inputs(parse_problem("bwd_jvp b1 h2 s40x90 d32 fp32 sinks tsinks tdout"), 2);
+  inputs.attend();
+  EXPECT_TRUE(judge(inputs, serial_executor()).right);
+  auto* const tdk = static_cast<float*>(inputs.tensors.tdk.data);
+  const float most =
+      std::abs(*std::max_element(tdk, tdk + 32 * 90, [](float x, float y) { return std::abs(x) < std::abs(y); }));
+  for (int i = 0; i < 32; ++i) tdk[i] += 1e-2f * most;
+  EXPECT_FALSE(judge(inputs, serial_executor()).right);
+}
+
+TEST(Second, RefusesInASentence) {
+  const struct {
+    const char *line, *sentence;
+  } cases[] = {{"bwd_jvp b1 h1 s4 d8 fp32 tbias", "tbias requires bias"},
+               {"bwd_jvp b1 h1 s4 d8 fp32 grads=dsinks", "tdsinks requires sinks"},
+               {"bwd_jvp b1 h1 s4 d8 fp32 score_mod={score * 2}", "backward_jvp does not support score_mod"},
+               {"bwd_jvp b1 h1 s4 d8 fp8_e4m3", "backward_jvp does not support fp8_e4m3 q, k and v"},
+               {"jvp b1 h1 s4 d8 fp32 tdout", "tdout"}};
+  for (const auto& c : cases) {
+    try {
+      (void)parse_problem(c.line);
+      ADD_FAILURE() << c.line;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string_view(e.what()).find(c.sentence), std::string_view::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onepass::check
