@@ -24,14 +24,7 @@ from ._torch_op import (
     compute_tangents,
     new_results,
 )
-
-
-def _options(c: Any) -> Any:
-    return c[len(INPUTS) :]
-
-
-def _no_forward_mode(ctx: Any, *tangents: Any) -> None:
-    raise NotImplementedError("onepass.torch.attention does not support forward mode over a derivative")
+from ._torch_second import Along, Gradients, dispatched_backward, no_forward_mode, options_of, recorded, transformed
 
 
 def _gradients(inputs: Any, options: Any, out: Any, lse: Any, wanted: Any, dout: Any, dlse: Any) -> Any:
@@ -54,7 +47,7 @@ class _Recorded(torch.autograd.Function):
     """Results that have been computed, as what the differentiable inputs led to; torch.cpp and `record` call it."""
 
     forward = staticmethod(_onepass.torch_tell)
-    jvp = staticmethod(_no_forward_mode)
+    jvp = staticmethod(no_forward_mode)
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
@@ -79,7 +72,7 @@ _record = super(torch.autograd.Function, _Recorded).apply  # without what torch.
 
 def record(c: Any, out: Any, lse: Any) -> Any:
     """(out, lse) with a history."""
-    inputs, (mod_buffers, *options) = c[: len(INPUTS)], _options(c)
+    inputs, (mod_buffers, *options) = c[: len(INPUTS)], options_of(c)
     present = sum(1 << i for i, x in enumerate(inputs) if x is not None)
     saved = (*(x for x in inputs if x is not None), out, lse, *(mod_buffers or ()))
     options = (len(mod_buffers) if mod_buffers else None, *options)
@@ -90,7 +83,7 @@ def record(c: Any, out: Any, lse: Any) -> Any:
 class Differentiable(torch.autograd.Function):
     """The operator by its arguments, in the form that torch.func needs, which costs 20 us more a call.
 
-    _torch_vmap adds the rule for vmap to it, to Along and to Once.
+    _torch_vmap adds the rule for vmap to it, to Along, to Gradients and to Second.
     """
 
     @staticmethod
@@ -105,7 +98,7 @@ class Differentiable(torch.autograd.Function):
         saved = (*c[: len(INPUTS)], *output[:2], *(c.mod_buffers or ()))
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
-        ctx.options = _options(c)[1:]
+        ctx.options = options_of(c)[1:]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -122,7 +115,10 @@ class Differentiable(torch.autograd.Function):
         if c.k.dtype != c.q.dtype:
             raise RuntimeError(f"forward mode does not support {c.q.dtype} q with {c.k.dtype} k and v")
         arguments = (*c, *(given[name] for name in TANGENTS))
-        return *(Along.apply(*arguments) if _transformed() else compute_tangents(*arguments)), None
+        if not transformed():  # primals may be dual tensors
+            arguments = tuple(forward_ad.unpack_dual(x).primal if isinstance(x, torch.Tensor) else x for x in arguments)
+        tout, tlse, *_ = Along.apply(*arguments) if recorded() else compute_tangents(*arguments)
+        return tout, tlse, None
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> tuple[Any, ...]:
@@ -130,47 +126,6 @@ class Differentiable(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
         grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
         return *grads, *(None,) * (len(NAMES) - len(grads))
-
-
-class Along(torch.autograd.Function):
-    """The derivative along tangents, which cannot be differentiated again."""
-
-    jvp = staticmethod(_no_forward_mode)
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        return compute_tangents(*args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> None:
-        raise RuntimeError("onepass.torch.attention does not support second derivatives")
-
-
-class Once(torch.autograd.Function):
-    """The backward, which cannot be differentiated again."""
-
-    jvp = staticmethod(_no_forward_mode)
-
-    @staticmethod
-    def forward(call: Any, *args: Any) -> Any:
-        return call(*args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> None:
-        raise RuntimeError("onepass.torch.attention does not support second derivatives")
-
-
-def _transformed() -> Any:
-    """True if torch.func is active. It sees an autograd.Function, but not one inside an operator."""
-    return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 _include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
@@ -221,7 +176,7 @@ def forward(c: Any) -> Any:
 
 
 def dispatched(*args: Any) -> Any:
-    if _transformed():
+    if transformed():
         return Differentiable.apply(*Call(*args)._replace(return_lse=True))
     return attention(*args)
 
@@ -231,10 +186,6 @@ def backward(dout: Any, dlse: Any, out: Any, lse: Any, wanted: Any, c: Any) -> A
     if not torch.is_grad_enabled() and undispatched((dout, dlse, *c[: len(INPUTS)])):
         return compute_backward(dout, dlse, out, lse, wanted, c)
     return dispatched_backward(dout, dlse, out, lse, wanted, *c)
-
-
-def dispatched_backward(*args: Any) -> Any:
-    return Once.apply(attention_backward, *args) if _transformed() else attention_backward(*args)
 
 
 def needs_gradient(c: Any) -> bool:
@@ -263,9 +214,9 @@ def _has_tangents(tensors: Any) -> bool:
 
 
 def _with_autograd(*args: Any) -> Any:
-    if not _transformed() and _has_tangents(args[: len(INPUTS)]):
+    if not transformed() and _has_tangents(args[: len(INPUTS)]):
         return Differentiable.apply(*Call(*args)._replace(return_lse=True))
-    if _transformed() or not needs_gradient(args):
+    if transformed() or not needs_gradient(args):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
     out, lse, most = _forward_below(*c)
@@ -273,7 +224,7 @@ def _with_autograd(*args: Any) -> Any:
 
 
 def _backward_with_autograd(*args: Any) -> Any:
-    return _backward_below(*args) if _transformed() else Once.apply(_backward_below, *args)
+    return _backward_below(*args) if transformed() else Gradients.apply(_backward_below, *args)
 
 
 OPERATORS.impl("attention", _with_autograd, "Autograd")

@@ -44,6 +44,7 @@ def _same_words(function: Any) -> tuple[str, ...]:
 
 WORDS, _BACKWARD_WORDS = _same_words(onepass.attention), _same_words(onepass.attention_backward)
 _TANGENT_WORDS = tuple(name for name in _same_words(onepass.jvp) if name != "return_lse")
+_SECOND_WORDS = _same_words(onepass.backward_jvp)
 
 # True if libonepass_torch.so has registered the operators, which then compute by its kernels.
 LOADED = torch._C._dispatch_has_kernel("onepass::attention")
@@ -187,13 +188,43 @@ TANGENTS = ("q", "k", "v", "bias", "sinks")  # inputs that have one
 
 
 def compute_tangents(*args: Any) -> Any:
-    """(tout, tlse) of the fields of a Call and of the tangents of TANGENTS, None for 0, on plain tensors."""
+    """(tout, tlse, out, lse) of the fields of a Call and of the tangents of TANGENTS, None for 0, on plain tensors."""
     plain = [_detached(x) for x in args]  # primals may be dual tensors
     c, tangents = Call(*plain[: len(NAMES)]), dict(zip(TANGENTS, plain[len(NAMES) :]))
     named = {f"t{name}": _readable(t) for name, t in tangents.items()}
     jvp: Any = onepass.jvp  # whose overloads do not know dicts of options
     found = jvp(*map(_readable, (c.q, c.k, c.v)), **named, **_arguments(c, _TANGENT_WORDS), return_lse=True)
-    return found[1], found[3]
+    return found[1], found[3], found[0], found[2]
+
+
+def compute_second(
+    wanted: Any, dout: Any, dlse: Any, out: Any, lse: Any, tout: Any, tlse: Any, tdout: Any, tdlse: Any, *args: Any
+) -> Any:
+    """The derivatives of the gradients that are wanted, and empty tensors for the others, on plain tensors.
+
+    args: the fields of a Call and the tangents of TANGENTS, None for 0.
+    """
+    plain = [_detached(x) for x in args]
+    c, tangents = Call(*plain[: len(NAMES)]), dict(zip(TANGENTS, plain[len(NAMES) :]))
+    named = {f"t{name}": _readable(t) for name, t in tangents.items() if name not in "qkv"}
+    beside = {"dlse": dlse, "tdout": tdout, "tdlse": tdlse}
+    named |= {name: _readable(_detached(x)) for name, x in beside.items()}
+    names: list[Any] = [name for name, wants in zip(_GRADIENTS, wanted) if wants]
+    results = (_readable(_detached(x)) for x in (out, lse))
+    backward_jvp: Any = onepass.backward_jvp  # whose overloads do not know dicts of options
+    found = iter(
+        backward_jvp(
+            _readable(_detached(dout)),
+            *map(_readable, (c.q, c.k, c.v)),
+            *results,
+            *(_readable(tangents[name]) for name in "qkv"),
+            *(_readable(_detached(x)) for x in (tout, tlse)),
+            grads=names,
+            **named,
+            **_arguments(c, _SECOND_WORDS),
+        )
+    )
+    return tuple(next(found) if wants else c.q.new_empty(0) for wants in wanted)
 
 
 def _check_wanted(c: Any, wanted: Any) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import library as operators
 
-from ._torch_autograd import Along, Differentiable, Once, dispatched, dispatched_backward
+from ._torch_autograd import Differentiable, dispatched
 from ._torch_op import DIFFERENTIABLE, INPUTS, OPERATORS, Call
+from ._torch_second import Along, Gradients, Second, dispatched_backward
 
 
 def _each(op: Any, info: Any, in_dims: Any, args: Any) -> tuple[Any, ...]:
@@ -67,11 +68,20 @@ def _along(info: Any, in_dims: Any, *args: Any) -> Any:
     return _each(Along.apply, info, in_dims, args)
 
 
-def _once(info: Any, in_dims: Any, call: Any, *args: Any) -> Any:
+def _gradients(info: Any, in_dims: Any, call: Any, *args: Any) -> Any:
     return backward(info, in_dims[1:], *args)
 
 
-_rules: tuple[tuple[Any, Any], ...] = ((Differentiable, forward), (Along, _along), (Once, _once))
+def _second(info: Any, in_dims: Any, *args: Any) -> Any:
+    return _each(Second.apply, info, in_dims, args)
+
+
+_rules: tuple[tuple[Any, Any], ...] = (
+    (Differentiable, forward),
+    (Along, _along),
+    (Gradients, _gradients),
+    (Second, _second),
+)
 for _function, _rule in _rules:
     _function.vmap = staticmethod(_rule)
 operators.register_vmap("onepass::attention", forward, lib=OPERATORS)
