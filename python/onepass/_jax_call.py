@@ -144,22 +144,54 @@ class Call:
 
     def backward(self, values: Any, upstream: Any, wanted: Any) -> Any:
         """The gradients in the order of names, None of those that are not wanted."""
-        of = dict(zip(self.names, values))
         wanted = [name for name in wanted if name in _DIFFERENTIABLE]
-        results = {
-            f"d{name}": (of[name].shape, of[name].dtype if name in DATA else jnp.dtype("float32")) for name in wanted
-        }
         gradients = {}
-        if results:
-            names = (*self.names, *upstream)
-            job = Job("onepass_attention_backward", names, tuple(results), tuple(results.values()), self.options)
-            gradients = dict(zip(wanted, run(job, *values, *upstream.values())))
-        if self.packed:
-            for name in gradients.keys() & set(DATA):
-                boundaries = "cu_seqlens_q" if name == "q" else "cu_seqlens_k"
-                inside = self._inside(boundaries, values, of[name].shape[0])
-                gradients[name] = jnp.where(inside[:, None, None], gradients[name], 0)
-        return tuple(gradients[name].astype(of[name].dtype) if name in gradients else None for name in self.names)
+        if wanted:
+            job = self.backward_job(values, tuple(upstream), wanted)
+            gradients = self._of_inputs(values, wanted, run(job, *values, *upstream.values()))
+        return tuple(gradients.get(name) for name in self.names)
+
+    def backward_job(self, values: Any, upstream: tuple[str, ...], wanted: Any) -> Job:
+        """The custom call of the backward. values: shapes and dtypes by names."""
+        results = self._gradient_types(values, wanted)
+        names = tuple(f"d{name}" for name in wanted)
+        return Job("onepass_attention_backward", (*self.names, *upstream), names, results, self.options)
+
+    def second(self, values: Any, upstream: Any, tangents: Any, beside: Any, wanted: Any) -> Any:
+        """The derivatives of the gradients that are wanted, in their order.
+
+        Args:
+          upstream: dout, out, lse and perhaps dlse.
+          tangents: by the names of their operands; those that are left out are 0.
+          beside: tangents of dout and dlse, tdout and tdlse, where they are not 0.
+        """
+        if dict(self.options)["score_mod"]:
+            raise NotImplementedError("onepass.jax.attention does not support second derivatives with score_mod")
+        for name in tangents:
+            if name not in _TANGENTS:
+                raise NotImplementedError(f"onepass.jax.attention does not support second derivatives along {name}")
+        of = dict(zip(self.names, values))
+        tout, tlse = self.along(values, tangents)
+        given = {f"t{name}": tangents[name] if name in tangents else jnp.zeros_like(of[name]) for name in DATA}
+        given |= {f"t{name}": x for name, x in tangents.items() if name not in DATA}
+        given = {**upstream, **given, "tout": tout, "tlse": tlse, **beside}
+        results = self._gradient_types(values, wanted)
+        names = tuple(f"td{name}" for name in wanted)
+        job = Job("onepass_attention_backward_jvp", (*self.names, *given), names, results, self.options)
+        return tuple(self._of_inputs(values, wanted, run(job, *values, *given.values())).values())
+
+    def _gradient_types(self, values: Any, wanted: Any) -> Any:
+        of = dict(zip(self.names, values))
+        return tuple((of[name].shape, of[name].dtype if name in DATA else jnp.dtype("float32")) for name in wanted)
+
+    def _of_inputs(self, values: Any, wanted: Any, found: Any) -> dict[str, Any]:
+        """Gradients by names, of the inputs' dtypes, and 0 for packed tokens that belong to no sequence."""
+        of, gradients = dict(zip(self.names, values)), dict(zip(wanted, found))
+        for name in gradients.keys() & set(DATA) if self.packed else ():
+            boundaries = "cu_seqlens_q" if name == "q" else "cu_seqlens_k"
+            inside = self._inside(boundaries, values, of[name].shape[0])
+            gradients[name] = jnp.where(inside[:, None, None], gradients[name], 0)
+        return {name: x.astype(of[name].dtype) for name, x in gradients.items()}
 
     def _inside(self, boundaries: Any, values: Any, total: Any) -> Any:
         if boundaries not in self.names:

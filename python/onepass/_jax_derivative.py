@@ -2,6 +2,7 @@
 
 A custom_vjp has no forward mode, and the transpose of a custom_jvp is that of its operations, among which a custom call
 has none. So these primitives have the rules themselves. Reverse mode transposes `along` and never evaluates it.
+_jax_second.py has the derivatives of these derivatives.
 """
 
 import dataclasses
@@ -15,10 +16,8 @@ from jax.interpreters import ad, batching, mlir
 
 from ._jax_run import DATA, folded, looped
 
-ONCE = "onepass.jax.attention supports first derivatives only"
 
-
-def _primitive(name: str, compute: Any, types: Any) -> Primitive:
+def primitive_of(name: str, compute: Any, types: Any) -> Primitive:
     """A primitive of several results, and their types from those of its operands."""
     primitive = Primitive(name)
     primitive.multiple_results = True
@@ -48,9 +47,9 @@ def _along_types(*types: Any, call: Any, wanted: tuple[str, ...]) -> Any:
 
 
 # call: values of its names -> out, and lse and row maxima where it asks for them
-value = _primitive("onepass_attention", _value, _value_types)
+value = primitive_of("onepass_attention", _value, _value_types)
 # call, wanted: values, out, lse, tangents of the names wanted -> tout, tlse
-along = _primitive("onepass_attention_along", _along, _along_types)
+along = primitive_of("onepass_attention_along", _along, _along_types)
 
 
 def attention(call: Any, values: Any) -> Any:
@@ -68,80 +67,45 @@ _called = jax.jit(_called, static_argnums=0, inline=True)
 
 
 # ---------------------------------------------------------------------------------------------------- derivatives
-def _is_zero(tangent: Any) -> bool:
+def is_zero(tangent: Any) -> bool:
     return isinstance(tangent, ad.Zero) or tangent.dtype == jax.dtypes.float0
 
 
-def _zero(primal: Any) -> ad.Zero:
+def zero_of(primal: Any) -> ad.Zero:
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def _value_jvp(values: Any, tangents: Any, *, call: Any) -> tuple[Any, Any]:
-    given = {name: t for name, t in zip(call.names, tangents) if not _is_zero(t)}
+    given = {name: t for name, t in zip(call.names, tangents) if not is_zero(t)}
     if not given:
         found = value.bind(*values, call=call)
-        return found, [_zero(x) for x in found]
+        return found, [zero_of(x) for x in found]
     call.refuse_gradients(values, tuple(given))
     out, lse, *most = value.bind(*values, call=dataclasses.replace(call, return_lse=True))
     tout, tlse = along.bind(*values, out, lse, *given.values(), call=call, wanted=tuple(given))
     if not call.return_lse:
-        return [out, *most], [tout, *map(_zero, most)]
-    return [out, lse, *most], [tout, tlse, *map(_zero, most)]
+        return [out, *most], [tout, *map(zero_of, most)]
+    return [out, lse, *most], [tout, tlse, *map(zero_of, most)]
 
-
-def _along_transpose(gradients: Any, *operands: Any, call: Any, wanted: tuple[str, ...]) -> list[Any]:
-    n = len(call.names)
-    values, (out, lse), tangents = operands[:n], operands[n : n + 2], operands[n + 2 :]
-    dout, dlse = gradients
-    upstream = {"dout": jnp.zeros(out.shape, out.dtype) if isinstance(dout, ad.Zero) else dout, "out": out, "lse": lse}
-    if not isinstance(dlse, ad.Zero):
-        upstream["dlse"] = dlse
-    asked = tuple(name for name, t in zip(wanted, tangents) if ad.is_undefined_primal(t))
-    found = dict(zip(call.names, call.backward(values, upstream, asked)))
-    return [None] * (n + 2) + [found[name] if name in asked else None for name in wanted]
-
-
-def _along_jvp(primals: Any, tangents: Any, *, call: Any, wanted: tuple[str, ...]) -> tuple[Any, Any]:
-    n = len(call.names) + 2
-    found = along.bind(*primals, call=call, wanted=wanted)
-    if not all(map(_is_zero, tangents[:n])):
-        return found, _refused.bind(*found, *(t for t in tangents if not _is_zero(t)))
-    given = {name: t for name, t in zip(wanted, tangents[n:]) if not _is_zero(t)}
-    return found, along.bind(*primals[:n], *given.values(), call=call, wanted=tuple(given))
-
-
-def _refuse(*operands: Any, **_: Any) -> Any:
-    raise NotImplementedError(ONCE)
-
-
-# tout, tlse, tangents -> their derivatives, which may be traced (a loss may detach tout) but not computed
-_refused = Primitive("onepass_attention_second_derivative")
-_refused.multiple_results = True
-_refused.def_impl(_refuse)
-_refused.def_abstract_eval(lambda tout, tlse, *_: [tout, tlse])
-mlir.register_lowering(_refused, _refuse)
 
 ad.primitive_jvps[value] = _value_jvp
-ad.primitive_jvps[along] = _along_jvp
-ad.primitive_transposes[along] = _along_transpose
-ad.primitive_jvps[_refused] = ad.primitive_transposes[_refused] = _refuse
 
 
 # ----------------------------------------------------------------------------------------------------------- vmap
-def _in_front(operands: Any, dims: Any) -> tuple[Any, list[bool], int]:
+def in_front(operands: Any, dims: Any) -> tuple[Any, list[bool], int]:
     """The operands with mapped axes first, which of them are mapped, and the size of the axes."""
     mapped = [d is not None for d in dims]
     moved = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(operands, dims, mapped)]
     return moved, mapped, next(x.shape[0] for x, m in zip(moved, mapped) if m)
 
 
-def _one(x: Any, mapped: bool) -> jax.ShapeDtypeStruct:
+def one_of(x: Any, mapped: bool) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape[1:] if mapped else x.shape, x.dtype)
 
 
 def _value_vmap(operands: Any, dims: Any, *, call: Any) -> tuple[Any, Any]:
-    operands, mapped, size = _in_front(operands, dims)
-    job = call.job(*(_one(operands[i], mapped[i]) for i in (0, 2)))
+    operands, mapped, size = in_front(operands, dims)
+    job = call.job(*(one_of(operands[i], mapped[i]) for i in (0, 2)))
 
     def once(*values: Any) -> Any:
         return value.bind(*values, call=call)
@@ -153,9 +117,9 @@ def _value_vmap(operands: Any, dims: Any, *, call: Any) -> tuple[Any, Any]:
 
 def _along_vmap(operands: Any, dims: Any, *, call: Any, wanted: tuple[str, ...]) -> tuple[Any, Any]:
     """A call for each example, or one for all where each has its own q and the tangents are those of q, k and v."""
-    operands, mapped, size = _in_front(operands, dims)
+    operands, mapped, size = in_front(operands, dims)
     forward = dataclasses.replace(call, return_lse=True, return_max=False).job(
-        *(_one(operands[i], mapped[i]) for i in (0, 2))
+        *(one_of(operands[i], mapped[i]) for i in (0, 2))
     )
     names = (*call.names, "out", "lse", *(f"t{name}" for name in wanted))
     job = dataclasses.replace(forward, names=names)
@@ -170,12 +134,5 @@ def _along_vmap(operands: Any, dims: Any, *, call: Any, wanted: tuple[str, ...])
     return found, (0, 0)
 
 
-def _refused_vmap(operands: Any, dims: Any) -> tuple[Any, Any]:
-    operands, mapped, size = _in_front(operands, dims)
-    results = [x if m else jnp.broadcast_to(x, (size, *x.shape)) for x, m in zip(operands[:2], mapped)]
-    return _refused.bind(*results, *operands[2:]), (0, 0)
-
-
 batching.primitive_batchers[value] = _value_vmap
 batching.primitive_batchers[along] = _along_vmap
-batching.primitive_batchers[_refused] = _refused_vmap

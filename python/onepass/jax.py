@@ -9,7 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from . import _devices, _jax_call, _jax_derivative, _merge, _onepass, _options, _unknown, _values
+from . import _devices, _jax_call, _jax_derivative, _jax_second, _merge, _onepass, _options, _unknown, _values  # noqa: F401
 from ._flex import jaxpr
 from ._flex.trace import texts
 from ._jax_append import append_kv
@@ -83,8 +83,9 @@ def attention(
 ):
     """``onepass.attention`` of JAX arrays, traced or not.
 
-    Differentiable once by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward
-    mode (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). FP8 attention and attention to a cache have no derivative.
+    Differentiable by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward mode
+    (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). On the CPU it is so twice, but for forward mode over itself. FP8
+    attention and attention to a cache have no derivative.
     Under vmap the mapped axis joins the batch where that says the same, and is looped over where it does not: packed
     and paged sequences, dropout, expressions, sinks that are mapped or differentiated.
 

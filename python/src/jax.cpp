@@ -227,6 +227,8 @@ nb::dict jax_handlers() {
       &handler<compute_attention<kBackward>, DeviceKind::cuda>);
   add("onepass_attention_jvp", &handler<compute_attention<kJvp>, DeviceKind::cpu>,
       &handler<compute_attention<kJvp>, DeviceKind::cuda>);
+  add("onepass_attention_backward_jvp", &handler<compute_attention<kBackwardJvp>, DeviceKind::cpu>,
+      &handler<compute_attention<kBackwardJvp>, DeviceKind::cuda>);
   add("onepass_attention_fp8", &handler<compute_fp8, DeviceKind::cpu>, &handler<compute_fp8, DeviceKind::cuda>);
   add("onepass_quantize", &handler<compute_quantize, DeviceKind::cpu>, &handler<compute_quantize, DeviceKind::cuda>);
   add("onepass_append_kv", &handler<append, DeviceKind::cpu>, &handler<append, DeviceKind::cuda>);

@@ -176,8 +176,6 @@ def test_a_loss_of_the_value_and_a_detached_derivative(rng):
     for jit in (jax.jit, lambda f: f):
         found, expected = (jit(jax.value_and_grad(lambda w, f=f: loss(f, w)))(1.3) for f in (mine, textbook))
         close(found, expected, 1e-4)
-        with pytest.raises(NotImplementedError, match="supports first derivatives only"):
-            jit(jax.grad(lambda w: jax.jvp(lambda w: mine(x["q"] * w, x["k"], x["v"])[0].sum(), (w,), (1.0,))[1]))(1.0)
 
 
 def test_reverse_mode_makes_the_calls_that_it_needs():
@@ -217,7 +215,5 @@ def test_refusals(rng):
     ):
         with pytest.raises(ValueError, match=sentence):
             jax.jvp(lambda q, options=options: onepass.jax.attention(q, x, x, **options), (x,), (x,))
-    with pytest.raises(NotImplementedError, match="supports first derivatives only"):
+    with pytest.raises(NotImplementedError, match="does not support forward mode over forward mode"):
         jax.jvp(lambda q: jax.jvp(lambda q: mine(q, x, x)[0], (q,), (x,))[1], (x,), (x,))
-    with pytest.raises(NotImplementedError, match="supports first derivatives only"):
-        jax.jvp(jax.grad(lambda q: mine(q, x, x)[0].sum()), (x,), (x,))

@@ -173,6 +173,23 @@ def test_forward_mode(rng):
         np.testing.assert_array_equal(results[name], x)
 
 
+def test_second_derivatives(rng):
+    given = inputs(rng)
+    tangents = {f"t{name}": normal(rng, x.shape) for name, x in given.items()}
+    out, tout, lse, tlse = onepass.jvp(*given.values(), **tangents, mask="causal_top_left", return_lse=True)
+    dout, dlse = normal(rng, out.shape), normal(rng, lse.shape)
+    beside = {"dout": dout, "out": out, "lse": lse, "dlse": dlse, "tout": tout, "tlse": tlse}
+    results = {f"td{name}": np.full_like(x, np.nan) for name, x in given.items()}
+    operands = {**given, **tangents, **beside}
+    assert Xla().run("onepass_attention_backward_jvp", operands, results, causal=True, align=1)
+    q, k, v = given.values()
+    wanted = onepass.backward_jvp(
+        dout, q, k, v, out, lse, *tangents.values(), tout, tlse, dlse=dlse, mask="causal_top_left"
+    )
+    for found, x in zip(results.values(), wanted, strict=True):
+        np.testing.assert_array_equal(found, x)
+
+
 @pytest.mark.parametrize("aliased", [True, False])
 def test_append(rng, aliased):
     """Results are the caches, whether they lie where the operands do that they alias or XLA made others."""
