@@ -98,8 +98,8 @@ ONEPASS_API void jvp(const AttentionTensors& tensors, const Attention& attention
 // Forward mode of attention_backward(): the derivatives of dq, dk, dv, dbias, dsinks and dalibi_slopes along the
 // tangents tq, tk, tv, tbias, tsinks, tdout and tdlse, into tdq to tdalibi_slopes, of which at least one is given. out,
 // lse, tout and tlse must be results of jvp() along these tangents. With cotangents of dq, dk and dv as tq, tk and tv,
-// tdq, tdk and tdv are the gradients of a double backward. Does not support score_mod. Throws Error, with all outputs
-// untouched, if anything does not fit. docs/features/second_derivatives.md.
+// tdq, tdk and tdv are the gradients of a double backward. Throws Error, with all outputs untouched, if anything does
+// not fit. docs/features/second_derivatives.md.
 ONEPASS_API void backward_jvp(const AttentionTensors& tensors, const Attention& attention = {},
                               const Launch& launch = {}, std::string_view implementation = {});
 

@@ -194,7 +194,7 @@ ONEPASS_API onepass_code onepass_jvp(const onepass_tensor* q, const onepass_tens
 
 /* The derivatives of onepass_attention_backward's results along the tangents options->tq, tk and tv, and tbias, tsinks,
  * tdout and tdlse where they are given. It reads out, options->lse, tout and tlse, results of onepass_jvp along these
- * tangents, and options->dout and dlse. It does not support score_mod. */
+ * tangents, and options->dout and dlse. */
 ONEPASS_API onepass_code onepass_backward_jvp(const onepass_tensor* q, const onepass_tensor* k, const onepass_tensor* v,
                                               const onepass_tensor* out, const onepass_options* options);
 

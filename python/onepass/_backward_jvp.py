@@ -73,10 +73,9 @@ def backward_jvp(
       grad_dtype: of the derivatives of dq, dk and dv: None for q's dtype, or ``"float32"``. The others are float32.
       deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
       mask, align_offset, window, bool_mask, block_mask, mask_tile_q, mask_tile_k, bias, alibi_slopes, sinks, scale,
-        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, mask_mod,
-        mod_buffers, layout, implementation, threads: as ``attention`` takes them. layout also holds for all tangents
-        and results. Masks, slopes, buffers and the dropout's draws are constants.
-      score_mod: must be None: second derivatives do not support it.
+        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod,
+        mask_mod, mod_buffers, layout, implementation, threads: as ``attention`` takes them. layout also holds for all
+        tangents and results. Masks, slopes, buffers and the dropout's draws are constants.
 
     Returns:
       The derivatives of the gradients in the order of grads, of the shapes of the gradients. Rows that see no key and

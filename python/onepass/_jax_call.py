@@ -165,8 +165,6 @@ class Call:
           tangents: by the names of their operands; those that are left out are 0.
           beside: tangents of dout and dlse, tdout and tdlse, where they are not 0.
         """
-        if dict(self.options)["score_mod"]:
-            raise NotImplementedError("onepass.jax.attention does not support second derivatives with score_mod")
         for name in tangents:
             if name not in _TANGENTS:
                 raise NotImplementedError(f"onepass.jax.attention does not support second derivatives along {name}")

@@ -144,8 +144,6 @@ def _refuse_second(c: Any, along: Any) -> None:
     for name, x in along.items():
         if x is not None and name not in TANGENTS:
             raise NotImplementedError(f"onepass.torch.attention does not support second derivatives along {name}")
-    if c.score_mod:
-        raise NotImplementedError("onepass.torch.attention does not support second derivatives with score_mod")
     if c.q.is_cuda:
         raise NotImplementedError(
             "onepass.torch.attention does not support second derivatives on CUDA; move the tensors to the CPU, or use "

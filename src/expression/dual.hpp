@@ -12,6 +12,11 @@
 
 ONEPASS_BEGIN
 
+// True of numbers that are exactly 0; of dual ones with all of their derivatives.
+ONEPASS_HD constexpr bool is_nothing(float x) { return x == 0; }
+ONEPASS_HD constexpr bool is_nothing(double x) { return x == 0; }
+
+// T: a float type, or a dual number, which then carries the second derivative.
 template <class T>
 struct Dual {
   T value = 0, derivative = 0;
@@ -24,8 +29,9 @@ struct Dual {
   explicit operator std::int32_t() const { return static_cast<std::int32_t>(value); }
 
   // f(x) with the slope of f there.
-  ONEPASS_HD Dual through(T f, T slope) const { return {f, derivative == T(0) ? T(0) : derivative * slope}; }
+  ONEPASS_HD Dual through(T f, T slope) const { return {f, is_nothing(derivative) ? T(0) : derivative * slope}; }
 
+  friend ONEPASS_HD constexpr bool is_nothing(Dual a) { return is_nothing(a.value) && is_nothing(a.derivative); }
   friend ONEPASS_HD Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.derivative + b.derivative}; }
   friend ONEPASS_HD Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.derivative - b.derivative}; }
   friend ONEPASS_HD Dual operator*(Dual a, Dual b) {

@@ -69,7 +69,7 @@ DenseTangents base_tangents(const Problem& p, const Tensors& a, Executor& execut
 //   tP_j = P_j (tS_j - tLSE)    tdP_j = z_j (tdO . v_j + dO . tv_j)    tD = sum_d tdO_d O_d + dO_d tO_d - tdLSE
 //   product        tdv_j = sum_i tP_j z_j dO + P_j z_j tdO
 //   softmax        tdS_j = tP_j (dP_j - D) + P_j (tdP_j - tD)    tdbias, tdslope: as dbias and dslope, of tdS
-//   softcap c      tdx = tdS f'(x) + dS f''(x) tx, with f'' = -2 tanh(x / c) f' / c
+//   score_mod f    tdt = tdS f'(t) + dS f''(t) tt; softcap alike, with f'' = -2 tanh(x / c) f' / c
 //   scores         tdq = scale sum_j tdx_j k_j + dx_j tk_j    tdk_j = scale sum_i tdx_j q + dx_j tq
 //   sink           tdsink = -sum_i e^(sink - LSE) ((tsink - tLSE) D + tD)
 DenseGradients oracle_second(const Problem& p, const Tensors& a, Executor& executor = serial_executor());

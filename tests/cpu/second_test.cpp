@@ -49,7 +49,7 @@ TEST_P(SecondShapes, EveryKernel) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, SecondShapes,
-                         testing::Values("sizes.txt", "features.txt", "layouts.txt", "block_masks.txt"),
+                         testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });
@@ -148,7 +148,6 @@ TEST(Second, RefusesInASentence) {
     const char *line, *sentence;
   } cases[] = {{"bwd_jvp b1 h1 s4 d8 fp32 tbias", "tbias requires bias"},
                {"bwd_jvp b1 h1 s4 d8 fp32 grads=dsinks", "tdsinks requires sinks"},
-               {"bwd_jvp b1 h1 s4 d8 fp32 score_mod={score * 2}", "backward_jvp does not support score_mod"},
                {"bwd_jvp b1 h1 s4 d8 fp8_e4m3", "backward_jvp does not support fp8_e4m3 q, k and v"},
                {"jvp b1 h1 s4 d8 fp32 tdout", "tdout"}};
   for (const auto& c : cases) {

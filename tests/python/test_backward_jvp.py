@@ -12,6 +12,7 @@ CASES = [
     {"mask": "causal_bottom_right", "softcap": 2.0, "window": (5, 0)},
     {"bias": (4, 7, 11), "sinks": (4,), "dropout_p": 0.3, "seed": 2**63 + 5},
     {"alibi_slopes": (2, 4), "mask_mod": "k_index % 3 != 1"},
+    {"bias": (4, 7, 11), "softcap": 4.0, "score_mod": "2.0 * tanh(score / 2.0) + 0.1 * score * score"},
 ]
 
 
@@ -88,8 +89,6 @@ def test_wrong_calls_are_refused_in_a_sentence():
         onepass.backward_jvp(*good[:-1], None)
     with pytest.raises(ValueError, match="head dim of tdout must be 8"):
         onepass.backward_jvp(*good, tdout=q[..., :4])
-    with pytest.raises(Exception, match="backward_jvp does not support score_mod"):
-        onepass.backward_jvp(*good, score_mod="score * 2")
     with pytest.raises(ValueError, match="tdbias requires bias|dbias but bias is None"):
         onepass.backward_jvp(*good, grads=["dbias"])
     with pytest.raises(TypeError, match="page_table"):

@@ -10,7 +10,7 @@
 namespace onepass::reference {
 namespace {
 
-constexpr Real kStep = 0x1p-10L;
+constexpr Real kStep = 0x1p-12L;
 
 // Four points: the error is of the order of kStep^4 beside rounding.
 template <class F>
@@ -22,7 +22,7 @@ void move(std::vector<Real>& of, const std::vector<Real>& by, int steps) {
 }
 
 // The sum over all results of tdx w_x is the derivative, along the tangents and along w, of the loss.
-void expect_second(const std::string& line, SeenFunction mask_mod = nullptr) {
+void expect_second(const std::string& line, SeenFunction mask_mod = nullptr, ScoreFunction score_mod = nullptr) {
   const Problem p = parse_problem(line);
   const Numbers at(p), along(p, 6);
   const Arrays arrays(at), tangents(along);
@@ -46,7 +46,7 @@ void expect_second(const std::string& line, SeenFunction mask_mod = nullptr) {
         if (p.gradients.dbias) move(y.bias, w.bias, steps);
         if (p.gradients.dsinks) move(y.sinks, w.sinks, steps);
         if (p.gradients.dalibi_slopes) move(y.slopes, w.slopes, steps);
-        return LongDoubleForward{p, y, nullptr, mask_mod}.loss();
+        return LongDoubleForward{p, y, score_mod, mask_mod}.loss();
       });
     };
     const Real both = difference([&](int steps) {
@@ -96,6 +96,16 @@ TEST(SecondOracle, Dropout) { expect_second("bwd_jvp b1 h2 s5 d3 fp32 dropout=0.
 TEST(SecondOracle, MaskMod) {
   expect_second("bwd_jvp b1 h1 s4x6 d3 fp32 mask_mod={k_index % 3 != q_index % 3} tdout",
                 [](std::int64_t i, std::int64_t j) { return j % 3 != i % 3; });
+}
+TEST(SecondOracle, ScoreMods) {
+  expect_second(
+      "bwd_jvp b1 h2/1 s4x5 d3 fp32 softcap=4 bias=fp32:1h1k tbias alibi "
+      "score_mod={score * 2 + 0.25f * score * score} tdout dlse tdlse grads=dq,dk,dv,dbias,dalibi_slopes",
+      nullptr, [](Real s, auto, auto) { return s * 2 + s * s / 4; });
+  expect_second("bwd_jvp b1 h2 s4x5 d3 fp32 score_mod={exp(score * 0.5f) - log(4 + score * score)} tdout", nullptr,
+                [](Real s, auto, auto) { return std::exp(s / 2) - std::log(4 + s * s); });
+  expect_second("bwd_jvp b1 h2 s4x5 d3 fp32 score_mod={2 * tanh(score * 0.5f) / sqrt(1 + score * score) + sin(score)}",
+                nullptr, [](Real s, auto, auto) { return 2 * std::tanh(s / 2) / std::sqrt(1 + s * s) + std::sin(s); });
 }
 TEST(SecondOracle, Packed) { expect_second("bwd_jvp h2/1 d3 fp32 varlen=3,0,4/2,3,5 causal_bottom_right tdout"); }
 

@@ -15,8 +15,6 @@ inline Problem second_of(const Problem& forward, const SecondParts& parts = {}) 
   const Layout given = p.layout;
   p.op = kBackwardJvp;
   p.batch_invariant = p.deterministic = false;
-  p.score_mod.clear();
-  if (p.mask_mod.empty()) p.mod_buffers.clear();
   p.tbias = parts.along_side && p.bias.has_value();
   p.tsinks = parts.along_side && p.sinks;
   p.tdout = parts.tdout;

@@ -22,6 +22,7 @@
 #include "cpu/backward/blocks-inl.h"
 #include "cpu/backward/nonfinite-inl.h"
 #include "cpu/backward_jvp/pairs-inl.h"
+#include "cpu/flash/slopes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onepass::cpu {
@@ -166,13 +167,25 @@ struct BackwardJvpTask {
       std::fill_n(pairs, (hi - lo) * kPanel, 0.0f);  // vectors that skip some keys leave nothing there
 
     for (int i = 0; i < segments.count; ++i) products(both, block, moved, segments.piece[i]);
+    const auto apply = [&]<Part part>(int v) HWY_ATTR {
+      apply_chain<part>(panel.scores, v * kLanes, block.first, segments.lo[v], segments.hi[v], lo,
+                        panel.lo + v * kLanes, panel.hi + v * kLanes, masked, tiles.weights);
+    };
+    const bool modified = panel.scores.modified();
+    if (modified) {  // scores visible to no lane of a vector are changed too: they are never read
+      for (int v = 0; v < panel.vecs; ++v) apply.template operator()<Part::before_mod>(v);
+      change_scores_and_curves(call.primal.forward, block_rows, panel.scores, panel.vecs, lo, hi,
+                               {scratch.primal.duals, scratch.primal.dual_numbers, scratch.primal.flash.mods.integers},
+                               tiles.weights + (lo - block.first) * kPanel, scratch.mod_slope, scratch.mod_curve);
+    }
     const PairMath math{call, task, scratch, both, tiles};
     for (int v = 0; v < panel.vecs; ++v) {
       const LaneKeys at{v * kLanes, block.first, segments.lo[v], segments.hi[v], lo};
       if (at.lo >= at.hi) continue;
-      if (!plain || !segments.whole)
-        apply_chain<Part::all>(panel.scores, at.lane, at.first, at.lo, at.hi, lo, panel.lo + at.lane,
-                               panel.hi + at.lane, masked, tiles.weights);
+      if (modified)
+        apply.template operator()<Part::after_mod>(v);
+      else if (!plain || !segments.whole)
+        apply.template operator()<Part::all>(v);
       add_slopes(panel, at, math.run(at));
     }
     if (pairs) add_bias_gradient(call.primal, task, block_rows, scratch.primal, panel, lo, hi);

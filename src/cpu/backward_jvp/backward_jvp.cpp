@@ -56,6 +56,11 @@ Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, c
   b.dv = w.take<float>(c.key_chunk * columns(p.dim_v));
   if (p.softcap > 0) s.capped = w.take<float>(tile);
   if (p.tbias) s.tbias = w.take<float>(tile);
+  if (!p.score_mod.empty()) {
+    for (float** to : {&s.mod_slope, &s.mod_curve}) *to = w.take<float>(g.block * panel);
+    b.duals = w.take<float>(4 * g.block * panel);
+    b.dual_numbers = w.take<float>(std::int64_t{4} * Expression::kMaxSteps * kExprBlock);
+  }
   if (bias != backward::BiasSums::none) b.pairs = w.take<float>(tile);
   if (p.gradients.dalibi_slopes) b.slopes = w.take<double>(p.group());
   return s;

@@ -24,6 +24,8 @@ struct Scratch {
   float *tk, *tv;                             // one converted block
   float* tk_tiles;                            // a block of tK in column tiles
   float *tbias = nullptr, *capped = nullptr;  // [block + 3][panel]: tangents of the bias, and capped scores
+  // [block][panel]: the first two derivatives of a score_mod, in whose memory (primal's duals) each number takes four.
+  float *mod_slope = nullptr, *mod_curve = nullptr;
 };
 
 struct Kernels {

@@ -62,14 +62,15 @@ struct PairMath {
     w = shown(hn::IfThenElse(hn::Eq(w, hn::Zero(DF())), splat(-0.0f), w));
 
     const VF tx = hn::Load(DF(), tiles.moves + i) * splat(static_cast<float>(std::abs(scores.params.scale)));
-    VF ts = tx, first = tx, second = tx;  // of the softcap
+    VF tt = tx, first = tx, second = tx;  // of the softcap
     if (softcap > 0) {
       const VF t = hn::Load(DF(), scratch.capped + side) * splat(1.0f / softcap);
       first = hn::NegMulAdd(t, t, splat(1.0f));
       second = splat(-2.0f / softcap) * t * first;
-      ts = ts * first;
+      tt = tt * first;
     }
-    if (scratch.tbias) ts = ts + hn::Load(DF(), scratch.tbias + side);
+    if (scratch.tbias) tt = tt + hn::Load(DF(), scratch.tbias + side);
+    const VF ts = scratch.mod_slope ? tt * hn::Load(DF(), scratch.mod_slope + side) : tt;
     const VF tw = w * (ts - hn::Load(DF(), panel.tlse + at.lane));
     if (call.primal.wants_ds()) {
       VF dp = hn::Load(DF(), tiles.ds + i), tdp = hn::Load(DF(), tiles.tds + i);
@@ -80,6 +81,11 @@ struct PairMath {
       const VF off = dp - hn::Load(DF(), panel.primal.delta + at.lane),
                toff = tdp - hn::Load(DF(), panel.tangent.delta + at.lane);
       VF ds = w * off, tds = hn::MulAdd(tw, off, w * toff);
+      if (scratch.mod_slope) {
+        const VF slope_of_mod = hn::Load(DF(), scratch.mod_slope + side);
+        tds = hn::MulAdd(tds, slope_of_mod, ds * hn::Load(DF(), scratch.mod_curve + side) * tt);
+        ds = ds * slope_of_mod;
+      }
       if (scratch.primal.pairs) hn::Store(shown(tds), DF(), scratch.primal.pairs + side);
       if (scratch.primal.slopes) {
         const VI from = hn::Load(DI(), scores.aligned + at.lane) - hn::Set(DI(), static_cast<std::int32_t>(k));

@@ -40,6 +40,28 @@ inline void change_scores_and_slopes(const flash::Call& call, const flash::Task&
   }
 }
 
+// The same with second derivatives, `curves`. Duals and numbers of the memory take twice the floats.
+inline void change_scores_and_curves(const flash::Call& call, const flash::Task& task, const PanelScores& panel,
+                                     int vecs, std::int64_t lo, std::int64_t hi, const SlopeMemory& memory,
+                                     float* scores, float* slopes, float* curves) {
+  using D = Dual<Dual<float>>;
+  auto* duals = reinterpret_cast<D*>(memory.duals);
+  const int width = vecs * kLanes;
+  const ExprTile<float> names = mod_tile(task, panel, vecs, lo, hi, scores);
+  for (std::int64_t k = 0; k < hi - lo; ++k)
+    for (int i = 0; i < width; ++i) duals[k * width + i] = D({scores[k * kPanel + i], 1.0f}, {1.0f, 0.0f});
+  const ExprMemory<D> steps{reinterpret_cast<D*>(memory.numbers), memory.integers};
+  ExprRun<D, DualFunctions<DualFunctions<VectorFunctions>>>(call.mods.score, call.arguments.mod_buffers, steps)
+      .change({duals, width, width, hi - lo, names.batch, lo, names.head, names.q_index});
+  for (std::int64_t k = 0; k < hi - lo; ++k) {
+    for (int i = 0; i < width; ++i) {
+      scores[k * kPanel + i] = duals[k * width + i].value.value;
+      slopes[k * kPanel + i] = duals[k * width + i].value.derivative;
+      curves[k * kPanel + i] = duals[k * width + i].derivative.derivative;
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace onepass::cpu
 HWY_AFTER_NAMESPACE();

@@ -41,7 +41,6 @@ void validate_gradients(const Problem& p) {
   const Dims& slopes = p.op->tangents ? p.layout.tdalibi_slopes : p.layout.dalibi_slopes;
   want(!p.gradients.dalibi_slopes || p.batch <= 1 || p.layout.alibi_slopes[0] == 0 || slopes[0] != 0,
        ErrorCode::bad_stride, t, "dalibi_slopes must have a batch dimension, as alibi_slopes has");
-  want(!p.op->tangents || p.score_mod.empty(), ErrorCode::unsupported, p.op->call, " does not support score_mod");
 }
 
 void validate_tangents(const Problem& p) {

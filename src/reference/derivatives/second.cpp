@@ -154,22 +154,45 @@ class HeadSecond : ScoredKeys<T> {
     const auto n = static_cast<std::size_t>(seen.hi - seen.lo);
     s_.resize(n), inner_.resize(n), outer_.resize(n);
     this->score(scores, r.q, h, i, seen.lo);
+    curve(scores, r.q, h, i, seen.lo);
     for (std::size_t c = 0; c < n; ++c)  // what a hidden key holds never enters, be it NaN
-      if (s_[c] != Arith<T>::neg_inf()) pair(scores, r, h, i, seen.lo + static_cast<std::int64_t>(c), s_[c], inner_[c]);
+      if (s_[c] != Arith<T>::neg_inf()) pair(scores, r, h, i, seen.lo, c);
   }
 
-  // s: the score; slope: the softcap's derivative.
-  void pair(const HeadScores& scores, const Row& r, std::int64_t h, std::int64_t i, std::int64_t j, T s, T slope) {
+  // The second derivatives of score_mod, 0 without one.
+  void curve(const HeadScores& scores, const std::vector<T>& q, std::int64_t h, std::int64_t i, std::int64_t lo) {
+    curve_.assign(s_.size(), T(0));
+    if (!params_.mods || !params_.mods->score.given() || s_.empty()) return;
+    using D = Dual<Dual<T>>;
+    const Expression& e = params_.mods->score;
+    std::vector<D> tile(s_.size()), numbers(e.steps.size() * kExprBlock);
+    std::vector<std::int32_t> integers(e.steps.size() * kExprBlock);
+    for (std::size_t c = 0; c < tile.size(); ++c) {
+      const std::int64_t j = lo + static_cast<std::int64_t>(c);
+      tile[c] = D({scores.transformed(dot(q, k_.data() + j * p_.dim_qk), i, j), T(1)}, {T(1), T(0)});
+    }
+    const auto head = static_cast<std::int32_t>(h), row = static_cast<std::int32_t>(i);
+    ExprRun<D, DualFunctions<DualFunctions<ScalarFunctions>>>(e, a_.mod_buffers, {numbers.data(), integers.data()})
+        .change({tile.data(), 1, 1, static_cast<std::int64_t>(tile.size()), static_cast<std::int32_t>(batch_), lo,
+                 &head, &row});
+    for (std::size_t c = 0; c < tile.size(); ++c) curve_[c] = tile[c].derivative.derivative;
+  }
+
+  // Key c of those that begin at `lo`.
+  void pair(const HeadScores& scores, const Row& r, std::int64_t h, std::int64_t i, std::int64_t lo, std::size_t c) {
+    const std::int64_t j = lo + static_cast<std::int64_t>(c);
+    const T s = s_[c], slope = inner_[c], outer = outer_[c];  // the derivatives of the softcap and of score_mod
     const T *k = k_.data() + j * p_.dim_qk, *tk = tk_.data() + j * p_.dim_qk, *v = v_.data() + j * p_.dim_v,
             *tv = tv_.data() + j * p_.dim_v, scale = static_cast<T>(p_.effective_scale());
     Sized<T> tx, dp, tdp;
     add_products(tx, r.tq, k, scale), add_products(tx, r.q, tk, scale);
-    Sized<T> ts = tx.times(slope);
+    Sized<T> tt = tx.times(slope);
     if (p_.tbias) {
       const Dims b = broadcast_strides(a_.tbias);
-      ts.add(
+      tt.add(
           static_cast<T>(load_element(a_.tbias.data, a_.tbias.dtype, batch_ * b[0] + h * b[1] + i * b[2] + j * b[3])));
     }
+    const Sized<T> ts = tt.times(outer);
     const Dropout dropout = dropout_of(p_);
     const T z = dropout.active()
                     ? static_cast<T>(dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(h),
@@ -194,16 +217,20 @@ class HeadSecond : ScoredKeys<T> {
       add_term(g_.dv, to_v + d, round_(tw * z) * r.d_o[d], tw_size * z * r.d_o[d], tw * z * r.d_o[d]);
       if (p_.tdout) add_term(g_.dv, to_v + d, round_(w * z) * r.td_o[d], w * z * r.td_o[d], w * z * r.td_o[d]);
     }
-    if (p_.bias || p_.alibi) side(scores, h, i, j, tds, trounded);
-    Sized<T> dx = ds.times(slope * scale), tdx = tds.times(slope * scale);
+    const Sized<T> dt = ds.times(outer);
+    Sized<T> tdt = tds.times(outer);
+    tdt.value += ds.value * curve_[c] * tt.value, tdt.size += std::abs(ds.size * curve_[c] * tt.size);
+    if (p_.bias || p_.alibi)
+      side(scores, h, i, j, tdt, trounded * std::abs(outer) + rounded * std::abs(curve_[c] * tt.value));
+    Sized<T> dx = dt.times(slope * scale), tdx = tdt.times(slope * scale);
     if (p_.softcap > 0) {  // the tanh is known to its own size alone where it is small
       const T cap = static_cast<T>(p_.softcap), steep = T(-2) * slope / cap;
-      tdx.value += ds.value * steep * std::tanh(scale * dot(r.q, k) / cap) * tx.value * scale;
-      tdx.size += std::abs(ds.size * steep * tx.size * scale);
+      tdx.value += dt.value * steep * std::tanh(scale * dot(r.q, k) / cap) * tx.value * scale;
+      tdx.size += std::abs(dt.size * steep * tx.size * scale);
     }
     const std::int64_t to_q = dense_gradient_index(p_, seq_, false, h, i, p_.dim_qk),
                        to_k = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_qk);
-    const T inner = slope * scale;
+    const T inner = slope * scale * std::abs(outer);
     for (std::int64_t d = 0; d < p_.dim_qk; ++d) {
       add_term(g_.dq, to_q + d, tdx.value * k[d], tdx.size * k[d], trounded * inner * k[d]);
       add_term(g_.dq, to_q + d, dx.value * tk[d], dx.size * tk[d], rounded * inner * tk[d]);
@@ -224,7 +251,7 @@ class HeadSecond : ScoredKeys<T> {
   Round round_;
   DenseGradients& g_;
   std::mutex& shared_;  // of the gradients of side tensors, which several heads add to
-  std::vector<T> tk_{}, tv_{};
+  std::vector<T> tk_{}, tv_{}, curve_{};
 };
 
 template <class T, class Round>
