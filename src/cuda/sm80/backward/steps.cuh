@@ -8,14 +8,15 @@
 
 namespace onepass::sm80 {
 
-// A fragment as the left operand of the next product, without what dropout drops.
+// A fragment as the left operand of the next product, without what dropout drops. A NaN that is dropped stays: no other
+// product brings it to dV, and a finite sum is not computed again.
 template <i32 N>
 DEV void pack_kept(const float (&x)[N], const DropoutMask<N>& dropout_mask, Weights<2 * N>& w) {
 #pragma unroll
   for (i32 j = 0; j < N; j += 4) {
     float four[4];
 #pragma unroll
-    for (i32 i = 0; i < 4; ++i) four[i] = dropout_mask.has(j + i) ? x[j + i] : 0.0f;
+    for (i32 i = 0; i < 4; ++i) four[i] = dropout_mask.has(j + i) ? x[j + i] : dropped<true>(x[j + i]);
     pack_four<Element, N>(j, four, w);
   }
 }
