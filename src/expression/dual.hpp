@@ -68,9 +68,9 @@ struct DualFunctions {
     };
     switch (code) {
       case ExprCode::exp: return each([](T, T y) { return y; });
-      case ExprCode::exp2: return each([](T, T y) { return y * ln2; });
+      case ExprCode::exp2: return each([&](T, T y) { return y * ln2; });
       case ExprCode::log: return each([](T v, T) { return 1 / v; });
-      case ExprCode::log2: return each([](T v, T) { return 1 / (v * ln2); });
+      case ExprCode::log2: return each([&](T v, T) { return 1 / (v * ln2); });
       case ExprCode::sqrt: return each([](T, T y) { return T(0.5) / y; });
       case ExprCode::tanh: return each([](T, T y) { return 1 - y * y; });
       case ExprCode::sin: return other(ExprCode::cos, 1);
