@@ -25,14 +25,6 @@ const auto& kernels_for(const AnyKernels& all, std::int64_t target) {
   return *std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.target == target; });
 }
 
-// A row block of a backward with its tangents: half the panels, which keeps it in the same cache.
-backward::Plan second_plan_of(const Problem& p, const flash::Geometry& g, const Longest& longest,
-                              const backward::Cut* most = nullptr) {
-  backward::Plan plan = backward::plan_of(p, g, longest, most);
-  plan.cut.panels = plan.cut.panels;
-  return plan;
-}
-
 Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, const backward::Cut& c,
                      backward::BiasSums bias) {
   const std::int64_t panel = g.panel(), rows = c.panels * panel, tile = (g.block + 3) * panel;
@@ -72,7 +64,7 @@ class State final : public PlanState {
       : PlanState(request.problem),
         kernels_(kernels_for(kernels(), target)),
         backward_(kernels_for(backward::kernels(), target)),
-        plan_(second_plan_of(*problem, kernels_.geometry, {problem->seq_q, problem->seq_k})),
+        plan_(backward::plan_of(*problem, kernels_.geometry, {problem->seq_q, problem->seq_k})),
         booked_(backward::booked_cut(*problem, kernels_.geometry, plan_.cut)),
         mods_(request.mods) {
     Workspace shared, one;
@@ -94,7 +86,7 @@ class State final : public PlanState {
   void run(const Tensors& given, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const Tensors a = with_derivatives_as_gradients(given);
-    const backward::Plan plan = p.varlen ? second_plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
+    const backward::Plan plan = p.varlen ? backward::plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
     Workspace w(memory);
     const backward::Parts parts = backward::book_parts(w, p, plan);
     float* const tdelta = w.take<float>(backward::rows_of(p));
