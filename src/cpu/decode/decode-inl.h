@@ -53,6 +53,8 @@ class Decode : DecodeRows {
  private:
   // The whole algorithm: (m, l, O) of each head moves through the chunks. False if values have to be checked; that is
   // looked at every kCheck chunks, and at the end.
+  bool pass(const float* phi) const { return one_result_ ? pass<true>(phi) : pass<false>(phi); }
+  template <bool kOneResult>
   bool pass(const float* phi) const {
     const std::int64_t check = kCheck * cut_.chunk;
     for (std::int64_t h = 0; h < heads_; ++h) start(h);
@@ -62,10 +64,10 @@ class Decode : DecodeRows {
     while (walk.next(v)) {
       const Ahead fetched = ahead.next(later) ? fetch(later) : Ahead();
       if (!v.values) {
-        one_result_ ? scores_by_row(v, fetched) : scores(v, fetched);
+        kOneResult ? scores_by_row(v, fetched) : scores(v, fetched);
       } else {
-        if (v.key == v.chunk) one_result_ ? softmax_by_row(v, phi) : softmax(v, phi);
-        one_result_ ? accumulate_by_row(v, fetched) : accumulate(v, fetched);
+        if (v.key == v.chunk) kOneResult ? softmax_by_row(v, phi) : softmax(v, phi);
+        kOneResult ? accumulate_by_row(v, fetched) : accumulate(v, fetched);
         const bool last = v.key + v.keys == v.chunk + v.count;
         if (last && !phi && !checked_ && ((v.chunk - keys_.lo) % check == 0 || v.chunk + v.count == keys_.hi) &&
             spoiled(v.head))
@@ -76,7 +78,7 @@ class Decode : DecodeRows {
       if (spoiled(h)) return false;
     return true;
   }
-  static constexpr std::int64_t kCheck = 8;
+  static constexpr std::int64_t kCheck = 32;
 
   // The first run of a tile: all of it but where pages end inside.
   Keys<T> keys_of(const KeyValueView& view, const Visit& v) const {

@@ -30,7 +30,7 @@ void pack_values(const PackTask& t) {
   const int tiles = static_cast<int>(round_up(t.dim, 32)) / 16;
   for (std::int64_t key = 0; key < t.keys; key += kGroup) {
     std::uint32_t* const flags = t.flags ? t.flags + key / kGroup * flag_words(tiles * 16) : nullptr;
-    if (flags) flags[0] = 0;
+    std::uint32_t any = 0;
     for (int tile = 0; tile < tiles; ++tile, to += 512) {
       const __mmask16 dims = static_cast<__mmask16>(first_bits(t.dim - tile * 16));
       __m512i pairs[16];
@@ -43,11 +43,12 @@ void pack_values(const PackTask& t) {
         __mmask32 bad = 0;
         if (flags) {
           bad = not_finite(pairs[i]);
-          flags[0] |= flags[1 + tile * 16 + i] = bad;
+          any |= flags[1 + tile * 16 + i] = bad;
         }
         _mm512_store_si512(to + i * 32, _mm512_maskz_mov_epi16(~bad, pairs[i]));
       }
     }
+    if (flags) flags[0] = any;
   }
 }
 

@@ -78,8 +78,10 @@ class RowBlocks {
     std::uint32_t not_finite = 0;
     for (int h = 0; h < 2; ++h) {
       RowState<Vec> state = to_natural(state_[b].half(h), set(t_.unit.to_log2), set(t_.unit.to_natural));
-      const Vec most = largest_score(to_natural(RowState<Vec>{load(state_[b].most + h * 16), state.l},
-                                                set(t_.unit.to_log2), set(t_.unit.to_natural)));
+      if (t_.row_max)
+        write_numbers(block.row_max + h * 16,
+                      largest_score(to_natural(RowState<Vec>{load(state_[b].most + h * 16), state.l},
+                                               set(t_.unit.to_log2), set(t_.unit.to_natural))));
       Vec keep = set(dropout_.active() ? dropout_.keep_scale : 1.0f);
       if (t_.sinks) {
         const Merged<Vec> joined = join_natural_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)});
@@ -88,17 +90,16 @@ class RowBlocks {
       }
       const Final<Vec> end = finalize_natural(state);
       write_numbers(block.lse + h * 16, end.lse);
-      write_numbers(block.row_max + h * 16, most);
-      const Vec factor = keep * end.inv_l, nan = set(__builtin_nanf(""));
+      const Vec factor = keep * end.inv_l;
       Vec probe = set(0.0f);
       for (int d = 0; d < t_.dim_v; d += 16) {
         __m512i x[16];
         for (int i = 0; i < 16; ++i) {
           const Vec y = load(o + (h * depth_v_ + d + i) * kLanes) * factor;
-          const auto gone = static_cast<__mmask16>(lost ? lost[d + i] >> (16 * h) : 0);
-          probe = probe_finite(probe, select(gone, set(0.0f), y));
-          x[i] = _mm512_castps_si512(select(gone, nan, y).v);
+          if (!lost) probe = probe_finite(probe, y);
+          x[i] = _mm512_castps_si512(y.v);
         }
+        if (lost) probe = lose(lost + d, h, probe, x);
         transpose(x);
         const __mmask16 dims = static_cast<__mmask16>(first_bits(t_.dim_v - d));
         for (int r = 0; r < 16 && h * 16 + r < block.rows; ++r) write_row(block.out[h * 16 + r], d, dims, x[r]);
@@ -107,6 +108,16 @@ class RowBlocks {
       not_finite |= static_cast<std::uint32_t>(~equal(probe, set(0.0f)) & equal(factor, factor)) << (16 * h);
     }
     t_.not_finite[b] = block.rows == kRows ? not_finite : not_finite & ((1u << block.rows) - 1u);
+  }
+  // NaN in place of what is lost of 16 columns of O; the rest is probed.
+  static __attribute__((noinline)) Vec lose(const std::uint32_t* lost, int h, Vec probe, __m512i* x) {
+    for (int i = 0; i < 16; ++i) {
+      const auto gone = static_cast<__mmask16>(lost[i] >> (16 * h));
+      const Vec y{_mm512_castsi512_ps(x[i])};
+      probe = probe_finite(probe, select(gone, set(0.0f), y));
+      x[i] = _mm512_castps_si512(select(gone, set(__builtin_nanf("")), y).v);
+    }
+    return probe;
   }
   static void write_numbers(float* const* to, Vec x) {
     alignas(64) float of_row[16];
