@@ -49,6 +49,7 @@ def context_parallel_attention(
     reproducible: bool = False,
     head_groups: int = 1,
     return_lse: bool = False,
+    return_max: Any = False,
     threads: int | None = None,
     **unknown: Any,
 ) -> Any:
@@ -76,7 +77,8 @@ def context_parallel_attention(
       scale, softcap, deterministic, return_lse, threads: as ``onepass.jax.attention``.
 
     Returns:
-      out, sharded as q is, or ``(out, lse)``. Padding is 0, with an LSE of -inf.
+      out, sharded as q is, or ``(out, lse)``. Padding is 0, with an LSE of -inf. With ``return_max`` the rows' maxima
+      come last, sharded as q is, or with ``"head"`` the largest of each head over all ranks. They have no gradient.
 
     Raises:
       ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit.
@@ -100,13 +102,17 @@ def context_parallel_attention(
     words = {
         name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
     }
-    call = Call(kind.left, kind.right, tuple(words.items()), bool(deterministic or reproducible), kind.documents)
+    maxima = _options.asks_for_max(return_max)
+    call = Call(
+        kind.left, kind.right, tuple(words.items()), bool(deterministic or reproducible), kind.documents, maxima
+    )
     _check_scores(given, arrays)
     chosen = "gather" if needs_gather(given) else _scheme(scheme, kind, arrays, mesh)
     groups = int(head_groups) if chosen == "gather" else 1
-    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), tuple(arrays))
-    out, lse = _attention(sharded, tuple(arrays.values()))
-    return (out, lse) if return_lse else out
+    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), return_max, tuple(arrays))
+    out, lse, *most = _attention(sharded, tuple(arrays.values()))
+    results = (out, *((lse,) if return_lse else ()), *map(jax.lax.stop_gradient, most))
+    return results if len(results) > 1 else out
 
 
 def _size(mesh: Any, axis: str | None) -> int:
@@ -185,6 +191,7 @@ class _Sharded:
     scheme: str
     head_groups: int
     return_lse: bool
+    return_max: Any
     names: tuple[str, ...]
 
     def _device(self) -> Any:
@@ -218,10 +225,23 @@ class _Sharded:
         return dict(zip(self.names[3:], values))
 
     def forward(self, values: Any) -> Any:
-        def run(q: Any, k: Any, v: Any, *side: Any) -> Any:
-            return self._device().forward(self._side(side), q, k, v)
+        """(out, lse), and last the row maxima that are asked for."""
 
-        return self._over(run, self._arrays(values), (self._rows,) * 2)
+        def run(q: Any, k: Any, v: Any, *side: Any) -> Any:
+            out, lse, most = self._device().forward(self._side(side), q, k, v)
+            if self.return_max == "head":
+                most = self._of_heads(most)
+            return (out, lse) if most is None else (out, lse, most)
+
+        of_max = (PartitionSpec() if self.return_max == "head" else self._rows,) if self.return_max else ()
+        return self._over(run, self._arrays(values), (self._rows,) * 2 + of_max)
+
+    def _of_heads(self, most: Any) -> Any:
+        """[heads]: the largest over all devices, or NaN where one has it."""
+        most = most.max((0, 2), initial=-jnp.inf)
+        for axis in (self.axis, *(() if self.batch_axis is None else (self.batch_axis,))):
+            most = jax.lax.all_gather(most, axis).max(0)
+        return most
 
     def _total(self, device: Any, x: Any, spec: PartitionSpec) -> Any:
         """The sum of a gradient over the devices that it is not sharded over."""
@@ -252,12 +272,12 @@ def _attention(sharded: _Sharded, values: Any) -> Any:
 
 
 def _forward(sharded: _Sharded, values: Any) -> Any:
-    out, lse = sharded.forward(values)
-    return (out, lse), (values, out, lse)
+    found = sharded.forward(values)
+    return found, (values, *found[:2])
 
 
 def _backward(sharded: _Sharded, kept: Any, upstream: Any) -> Any:
-    return (sharded.backward(*kept, *upstream),)
+    return (sharded.backward(*kept, *upstream[:2]),)
 
 
 _attention.defvjp(_forward, _backward)

@@ -31,6 +31,7 @@ class Call:
     words: tuple[tuple[str, Any], ...]
     deterministic: bool
     documents: tuple[int, ...]
+    return_max: bool = False
 
     def _operands(self, part: Any, side: Any, h: Any, q: Any, k: Any, v: Any) -> Any:
         """(names, arrays, options) of the custom call."""
@@ -51,10 +52,13 @@ class Call:
         return names, arrays, _jax_call.settings(given, names)
 
     def forward(self, part: Any, side: Any, h: Any, given: Any, dtype: Any) -> Any:
-        """(out, lse) of a part. given: q, k, v."""
+        """(out, lse, row maxima) of a part; the last is None unless it is asked for. given: q, k, v."""
         names, arrays, options = self._operands(part, side, h, *given)
-        out, lse, _ = _jax_call.Call(names, options, True, jnp.dtype(dtype).name).forward(arrays)
-        return (out.swapaxes(0, 1)[None], lse[None]) if part.cu_rows else (out, lse)
+        call = _jax_call.Call(names, options, True, jnp.dtype(dtype).name, self.return_max)
+        out, lse, most = call.forward(arrays)
+        if not part.cu_rows:
+            return out, lse, most
+        return out.swapaxes(0, 1)[None], lse[None], None if most is None else most[None]
 
     def backward(self, part: Any, side: Any, h: Any, given: Any) -> dict[str, Any]:
         """fp32 gradients by name. given: dout, dlse, q, k, v, out, lse."""

@@ -39,7 +39,7 @@ class Device:
         return _extended(x, self.rows, 0.0)
 
     def padded_lse(self, x: Any) -> Any:
-        return _extended(x, self.rows, -jnp.inf)
+        return None if x is None else _extended(x, self.rows, -jnp.inf)
 
     def added(self, x: Any) -> Any:
         """The sum of all ranks' arrays, in the order of ranks."""
@@ -58,12 +58,15 @@ def sum_of(blocks: Any) -> Any:
     return total
 
 
-def joined(found: Any, shape: Any, dtype: Any) -> Any:
-    """(out, lse) of calls that have each row once, in the order of rows."""
-    found = sorted(found, key=lambda x: x[0])
-    if not found:
-        return jnp.zeros((*shape[:2], 0, shape[3]), dtype), jnp.zeros((*shape[:2], 0), F32)
-    return tuple(jnp.concatenate([x[i] for x in found], 2) for i in (1, 2))
+def nothing(q: Any, v: Any, dtype: Any, return_max: bool) -> tuple[Any, ...]:
+    """(out, lse, row maxima) of rows that see no key; the last is None unless it is asked for."""
+    lse = jnp.full(q.shape[:3], -jnp.inf, F32)
+    return jnp.zeros((*q.shape[:3], v.shape[3]), dtype), lse, lse if return_max else None
+
+
+def joined(found: Any, axis: int) -> Any:
+    """The results of several calls, each one behind the other along an axis."""
+    return tuple(None if x[0] is None else jnp.concatenate(x, axis) for x in zip(*found))
 
 
 def side_sums(side: Any) -> Sums:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from onepass._ranks.plan import add_up, head_groups
 
 from .call import F32, Sums, rows_of
-from .device import Device, joined, side_sums
+from .device import Device, joined, nothing, side_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +47,18 @@ class Gather(Device):
 
     def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
         found = [done(self._forward(side, h, q[:, h], *keys)) for h, *keys, done in self._groups(q, k, v)]
-        return tuple(jnp.concatenate(x, 1) for x in zip(*found))
+        return joined(found, 1)
 
     def _forward(self, side: Any, h: slice, q: Any, k: Any, v: Any) -> Any:
         def branch(r: int) -> Any:
             def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                k, v, found = self._seen(r, k), self._seen(r, v), []
-                for part in self.plan.gather_parts(r):
+                k, v = self._seen(r, k), self._seen(r, v)
+                found = [nothing(q[:, :, :0], v, q.dtype, self.call.return_max)]
+                for part in sorted(self.plan.gather_parts(r), key=lambda part: tuple(part.rows)):
                     given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
-                    found.append((part.rows, *self.call.forward(part, side, h, given, q.dtype)))
-                out, lse = joined(found, (*q.shape[:3], v.shape[3]), q.dtype)
-                return self.padded(out), self.padded_lse(lse)
+                    found.append(self.call.forward(part, side, h, given, q.dtype))
+                out, *of_rows = joined(found, 2)
+                return self.padded(out), *map(self.padded_lse, of_rows)
 
             return run
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from onepass import _onepass
 
 from .call import F32, Sums, rows_of
-from .device import Device, side_sums, sum_of
+from .device import Device, nothing, side_sums, sum_of
 
 _plan = _onepass.context_parallel
 
@@ -34,19 +34,20 @@ class Ring(Device):
 
             def branch(r: int, step: int = step) -> Any:
                 def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                    out, lse = jnp.zeros((*q.shape[:3], v.shape[3]), F32), jnp.full(q.shape[:3], -jnp.inf, F32)
+                    state = nothing(q, v, F32, self.call.return_max)
                     for part in self.plan.ring_parts(r, (r - step) % self.ranks):
                         given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
-                        mine, rows = self.call.forward(part, side, h, given, F32), (..., slice(*part.rows))
-                        o, s = merged([(out[:, :, slice(*part.rows)], lse[rows]), mine])
-                        out, lse = out.at[:, :, slice(*part.rows)].set(o), lse.at[rows].set(s)
-                    return out, lse
+                        before = tuple(rows_of(part.rows, *state))
+                        after = merged([before, self.call.forward(part, side, h, given, F32)])
+                        rows = slice(*part.rows)
+                        state = tuple(None if x is None else x.at[:, :, rows].set(y) for x, y in zip(state, after))
+                    return state
 
                 return run
 
             states.append(self.by_rank(branch, side, q, k_step, v_step))
-        out, lse = merged(states)
-        return out.astype(q.dtype), lse
+        out, lse, most = merged(states)
+        return out.astype(q.dtype), lse, most
 
     def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
@@ -120,22 +121,22 @@ class Ulysses(Device):
 
         def branch(r: int) -> Any:
             def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                out, lse = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.full(q.shape[:3], -jnp.inf, F32)
+                state = nothing(q, v, q.dtype, self.call.return_max)
                 for h, kv, of in self._calls(r, heads, heads_kv):
                     for part in self.plan.whole_parts():
                         given = (*rows_of(part.rows, q[:, h]), *rows_of(part.keys, k[:, kv], v[:, kv]))
-                        o, s = self.call.forward(part, side, of, given, q.dtype)
-                        out = out.at[:, h, slice(*part.rows)].set(o)
-                        lse = lse.at[:, h, slice(*part.rows)].set(s)
-                return out, lse
+                        found = self.call.forward(part, side, of, given, q.dtype)
+                        at = slice(None), h, slice(*part.rows)
+                        state = tuple(None if x is None else x.at[at].set(y) for x, y in zip(state, found))
+                return state
 
             return run
 
         given = self._to_heads(q, mine), self._to_heads(k, read), self._to_heads(v, read)
-        out, lse = self.by_rank(branch, side, *given)
+        out, *of_rows = self.by_rank(branch, side, *given)
         shown = jnp.arange(self.rows) < self._count()
-        lse = self._to_rows(lse[..., None], mine)[..., 0]
-        return self._to_rows(out, mine), jnp.where(shown, lse, -jnp.inf)
+        home = [None if x is None else self._to_rows(x[..., None], mine)[..., 0] for x in of_rows]
+        return self._to_rows(out, mine), *(None if x is None else jnp.where(shown, x, -jnp.inf) for x in home)
 
     def _count(self) -> Any:
         """The positions of this rank."""
@@ -173,11 +174,12 @@ class Ulysses(Device):
 
 
 def merged(states: Any) -> Any:
-    """(out, lse) in fp32 of partial results."""
-    lses = jnp.stack([lse for _, lse in states])
+    """(out, lse, row maxima) in fp32 of partial results; the last is None where theirs are."""
+    lses = jnp.stack([lse for _, lse, _ in states])
     top = lses.max(0)
     weights = jnp.exp(lses - jnp.where(jnp.isneginf(top), 0, top))
     total = weights.sum(0)
     some = jnp.where(total == 0, 1, total)
-    out = sum_of([jnp.where(w[..., None] == 0, 0, x * (w / some)[..., None]) for (x, _), w in zip(states, weights)])
-    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    out = sum_of([jnp.where(w[..., None] == 0, 0, x * (w / some)[..., None]) for (x, *_), w in zip(states, weights)])
+    most = None if states[0][2] is None else jnp.stack([most for *_, most in states]).max(0)
+    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some)), most
