@@ -8,9 +8,9 @@
 #include "base/text.hpp"
 #include "check/check.hpp"
 #include "cpu/amx_emulated.hpp"
-#include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
 #include "support/backward_problem.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/pokes.hpp"
 #include "support/property.hpp"
 
@@ -18,8 +18,7 @@ namespace onepass::check {
 namespace {
 
 std::vector<const Implementation*> kernels() {
-  auto rows = plan::implementations(kBackward);
-  std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
+  auto rows = test::cpu_kernels(kBackward);
 #if defined(__x86_64__)
   static const Implementation emulated = cpu::amx::emulated_backward();
   if (cpu::amx::has_avx512()) rows.push_back(&emulated);
@@ -27,20 +26,7 @@ std::vector<const Implementation*> kernels() {
   return rows;
 }
 
-// Every kernel of this machine; some take it.
-void expect_right(Inputs& inputs, std::string_view what) {
-  int takers = 0;
-  for (const Implementation* row : kernels()) {
-    const Verdict verdict = check(*row, inputs);
-    takers += verdict.accepted;
-    EXPECT_TRUE(verdict.right || !verdict.accepted)
-        << row->name << " \"" << to_string(inputs.problem) << "\" " << what << ": " << verdict.sentence;
-  }
-  EXPECT_GT(takers, 0) << to_string(inputs.problem);
-}
-
-// Not `huge`: P = exp(s - LSE) is nothing where the LSE, fp32, is known to +-1e20.
-constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
+void expect_right(Inputs& inputs, std::string_view what) { test::expect_all_right(kernels(), inputs, what); }
 
 class BackwardShapes : public testing::TestWithParam<const char*> {};
 
@@ -50,7 +36,7 @@ TEST_P(BackwardShapes, EveryKernel) {
   for (std::size_t n = 0; n < lines.size() && !testing::Test::HasFailure(); ++n) {
     const Problem p = test::backward_of(parse_problem(lines[n]), n % 5 == 3, n % 3 == 1);
     // In one-hot rows each score counts whole, and chains of 576 products are off by more than 2^-24 of their terms.
-    const Distribution scores = p.dim_qk > 256 ? Distribution::normal : kScores[n / 2 % 3];
+    const Distribution scores = p.dim_qk > 256 ? Distribution::normal : test::kDerivativeScores[n / 2 % 3];
     Inputs inputs = make_inputs(p, n, scores, static_cast<Placement>(n % 3));
     expect_right(inputs, name_of(scores));
   }

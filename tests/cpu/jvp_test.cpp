@@ -1,38 +1,22 @@
 // cpu.jvp.* against the oracle: every feature, dtype and shape; its bits whatever the threads; what is not finite.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
+#include <string>
 #include <string_view>
 
-#include "base/text.hpp"
 #include "check/check.hpp"
-#include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/jvp_problem.hpp"
 #include "support/property.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::check {
 namespace {
 
-std::vector<const Implementation*> kernels() {
-  auto rows = plan::implementations(kJvp);
-  std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
-  return rows;
-}
-
 void expect_right(Inputs& inputs, std::string_view what) {
-  int takers = 0;
-  for (const Implementation* row : kernels()) {
-    const Verdict verdict = check(*row, inputs);
-    takers += verdict.accepted;
-    EXPECT_TRUE(verdict.right || !verdict.accepted)
-        << row->name << " \"" << to_string(inputs.problem) << "\" " << what << ": " << verdict.sentence;
-  }
-  EXPECT_GT(takers, 0) << to_string(inputs.problem);
+  test::expect_all_right(test::cpu_kernels(kJvp), inputs, what);
 }
-
-constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
 
 class JvpShapes : public testing::TestWithParam<const char*> {};
 
@@ -40,8 +24,8 @@ TEST_P(JvpShapes, EveryKernel) {
   const auto lines = test::shapes(GetParam());
   for (std::size_t n = 0; n < lines.size() && !testing::Test::HasFailure(); ++n) {
     const Problem p = test::jvp_of(parse_problem(lines[n]), n % 3 != 1, n % 4 != 2);
-    Inputs inputs = make_inputs(p, n, kScores[n / 2 % 3], static_cast<Placement>(n % 3));
-    expect_right(inputs, name_of(kScores[n / 2 % 3]));
+    Inputs inputs = make_inputs(p, n, test::kDerivativeScores[n / 2 % 3], static_cast<Placement>(n % 3));
+    expect_right(inputs, name_of(test::kDerivativeScores[n / 2 % 3]));
   }
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, JvpShapes,
@@ -51,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, JvpShapes,
                          });
 
 TEST(Jvp, RandomProblemsAreRight) {
-  const auto rows = kernels();
+  const auto rows = test::cpu_kernels(kJvp);
   test::check_cases(
       [] {
         const Problem p = test::random_problem();
@@ -68,36 +52,13 @@ TEST(Jvp, NanAndInfinity) {
       "jvp b1 h2 s30x150 d16 bf16 window=20:0 dropout=0.3 seed=4 lse tlse",
       "jvp h2 d8 fp32 varlen=3,40/2,130 lse tlse"};
   constexpr Role kPoked[] = {Role::q, Role::k, Role::v, Role::tq, Role::tk, Role::tv, Role::tbias};
-  for (const char* const line : lines) {
-    for (const Role role : kPoked) {
-      for (const float value : {NAN, INFINITY}) {
-        Inputs inputs = make_inputs(parse_problem(line), 3);
-        const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
-        if (!t.given()) continue;
-        std::int64_t at = 0;
-        for (int i = 0; i < t.rank; ++i) at += t.shape[i] * 2 / 3 * t.stride[i];
-        store_element(const_cast<void*>(t.data), t.dtype, at, value);
-        inputs.forget();
-        expect_right(inputs, text(row_of(role).name, " has ", value));
-      }
-    }
-  }
+  test::with_one_not_finite(lines, kPoked, expect_right);
 }
 
 TEST(Jvp, HasTheSameBitsWithAnyNumberOfThreads) {
+  constexpr const char* kLine = "jvp b2 h4/2 s300x500 d48 bf16 causal_top_left lse tlse";
   const auto bits = [](int threads) {
-    Inputs inputs = make_inputs(parse_problem("jvp b2 h4/2 s300x500 d48 bf16 causal_top_left lse tlse"), 2);
-    const auto executor = make_executor(threads);
-    inputs.poison_outputs();
-    inputs.launch.executor = executor.get();
-    inputs.attend();
-    std::vector<std::byte> all;
-    for (const Role role : {Role::out, Role::tout, Role::lse, Role::tlse}) {
-      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));  // row-major, because the seed is even
-      const auto* const memory = static_cast<const std::byte*>(t.data);
-      all.insert(all.end(), memory, memory + t.elements() * static_cast<std::int64_t>(size_of(t.dtype)));
-    }
-    return all;
+    return test::bits_of(kLine, threads, {Role::out, Role::tout, Role::lse, Role::tlse});
   };
   const auto one = bits(1);
   EXPECT_EQ(one, bits(3));
@@ -125,13 +86,9 @@ TEST(Jvp, RefusesInASentence) {
                {"jvp b1 h1 s4 d8 fp32 tsinks", "tsinks requires sinks"},
                {"jvp b1 h1 s4 d8 fp32 tlse", "tlse requires lse"},
                {"jvp b1 h1 s4 d8 fp8_e4m3", "jvp does not support fp8_e4m3 q, k and v"}};
-  for (const auto& c : cases) {
-    try {
-      (void)parse_problem(c.line);
-      ADD_FAILURE() << c.line;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string_view(e.what()).find(c.sentence), std::string_view::npos) << e.what();
-    }
+  for (const auto& [line, sentence] : cases) {
+    const std::string said = test::sentence_of([&] { (void)parse_problem(line); });
+    EXPECT_NE(said.find(sentence), std::string::npos) << line << ": " << said;
   }
 }
 

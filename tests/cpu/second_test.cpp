@@ -4,37 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <string>
 #include <string_view>
 
 #include "base/text.hpp"
 #include "check/check.hpp"
-#include "plan/implementations.hpp"
 #include "shapes/shapes.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/property.hpp"
 #include "support/second_problem.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::check {
 namespace {
 
-std::vector<const Implementation*> kernels() {
-  auto rows = plan::implementations(kBackwardJvp);
-  std::erase_if(rows, [](const Implementation* row) { return !std::string_view(row->name).starts_with("cpu."); });
-  return rows;
-}
-
 void expect_right(Inputs& inputs, std::string_view what) {
-  int takers = 0;
-  for (const Implementation* row : kernels()) {
-    const Verdict verdict = check(*row, inputs);
-    takers += verdict.accepted;
-    EXPECT_TRUE(verdict.right || !verdict.accepted)
-        << row->name << " \"" << to_string(inputs.problem) << "\" " << what << ": " << verdict.sentence;
-  }
-  EXPECT_GT(takers, 0) << to_string(inputs.problem);
+  test::expect_all_right(test::cpu_kernels(kBackwardJvp), inputs, what);
 }
-
-constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
 
 class SecondShapes : public testing::TestWithParam<const char*> {};
 
@@ -44,8 +30,8 @@ TEST_P(SecondShapes, EveryKernel) {
     const Problem p =
         test::second_of(parse_problem(lines[n]),
                         {.tdout = n % 3 != 1, .along_side = n % 4 != 1, .dlse = n % 4 == 2, .f32 = n % 5 == 3});
-    Inputs inputs = make_inputs(p, n, kScores[n / 2 % 3], static_cast<Placement>(n % 3));
-    expect_right(inputs, name_of(kScores[n / 2 % 3]));
+    Inputs inputs = make_inputs(p, n, test::kDerivativeScores[n / 2 % 3], static_cast<Placement>(n % 3));
+    expect_right(inputs, name_of(test::kDerivativeScores[n / 2 % 3]));
   }
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, SecondShapes,
@@ -55,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SecondShapes,
                          });
 
 TEST(Second, RandomProblemsAreRight) {
-  const auto rows = kernels();
+  const auto rows = test::cpu_kernels(kBackwardJvp);
   test::check_cases(
       [] {
         const Problem p = test::random_problem();
@@ -95,37 +81,12 @@ TEST(Second, NanAndInfinity) {
                                "bwd_jvp h2 d8 fp32 varlen=3,40/2,130"};
   constexpr Role kPoked[] = {Role::q,  Role::k,     Role::v,    Role::dout,  Role::tq,   Role::tk,
                              Role::tv, Role::tbias, Role::dlse, Role::tdout, Role::tdlse};
-  for (const char* const line : lines) {
-    for (const Role role : kPoked) {
-      for (const float value : {NAN, INFINITY}) {
-        Inputs inputs = make_inputs(parse_problem(line), 3);
-        const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
-        if (!t.given()) continue;
-        std::int64_t at = 0;
-        for (int i = 0; i < t.rank; ++i) at += t.shape[i] * 2 / 3 * t.stride[i];
-        store_element(const_cast<void*>(t.data), t.dtype, at, value);
-        inputs.changed();
-        expect_right(inputs, text(row_of(role).name, " has ", value));
-      }
-    }
-  }
+  test::with_one_not_finite(lines, kPoked, expect_right);
 }
 
 TEST(Second, HasTheSameBitsWithAnyNumberOfThreads) {
-  const auto bits = [](int threads) {
-    Inputs inputs = make_inputs(parse_problem("bwd_jvp b2 h4/2 s300x900 d48 bf16 causal_top_left tdout"), 2);
-    const auto executor = make_executor(threads);
-    inputs.poison_outputs();
-    inputs.launch.executor = executor.get();
-    inputs.attend();
-    std::vector<std::byte> all;
-    for (const Role role : {Role::tdq, Role::tdk, Role::tdv}) {
-      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));  // row-major, because the seed is even
-      const auto* const memory = static_cast<const std::byte*>(t.data);
-      all.insert(all.end(), memory, memory + t.elements() * static_cast<std::int64_t>(size_of(t.dtype)));
-    }
-    return all;
-  };
+  constexpr const char* kLine = "bwd_jvp b2 h4/2 s300x900 d48 bf16 causal_top_left tdout";
+  const auto bits = [](int threads) { return test::bits_of(kLine, threads, {Role::tdq, Role::tdk, Role::tdv}); };
   const auto one = bits(1);
   EXPECT_EQ(one, bits(3));
   EXPECT_GT(one.size(), 4u * 300 * 48 * 2);
@@ -150,13 +111,9 @@ TEST(Second, RefusesInASentence) {
                {"bwd_jvp b1 h1 s4 d8 fp32 grads=dsinks", "tdsinks requires sinks"},
                {"bwd_jvp b1 h1 s4 d8 fp8_e4m3", "backward_jvp does not support fp8_e4m3 q, k and v"},
                {"jvp b1 h1 s4 d8 fp32 tdout", "tdout"}};
-  for (const auto& c : cases) {
-    try {
-      (void)parse_problem(c.line);
-      ADD_FAILURE() << c.line;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string_view(e.what()).find(c.sentence), std::string_view::npos) << e.what();
-    }
+  for (const auto& [line, sentence] : cases) {
+    const std::string said = test::sentence_of([&] { (void)parse_problem(line); });
+    EXPECT_NE(said.find(sentence), std::string::npos) << line << ": " << said;
   }
 }
 
