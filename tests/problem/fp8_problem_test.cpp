@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/text.hpp"
 #include "onepass/error.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/roles.hpp"
@@ -118,6 +119,14 @@ TEST(Fp8Problem, ACacheBesideSixteenBits) {
   c.t.k.dtype = DType::f8e4m3;
   c.t.out.dtype = DType::f16;
   EXPECT_EQ(c(), "out must be bf16, as q, or fp32 (got fp16)");
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    c = {};
+    c.t.q.dtype = c.t.out.dtype = dtype;
+    c.t.dout = c.t.dq = c.t.out;
+    c.t.lse = {c.memory, DType::f32, {2, 4, 200}};
+    c.t.dk = c.t.dv = {c.memory, dtype, {2, 2, 300, 64}};
+    EXPECT_EQ(c(), text("attention_backward does not support fp8_e4m3 k and v with ", name_of(dtype), " q"));
+  }
 }
 
 }  // namespace

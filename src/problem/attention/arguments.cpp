@@ -100,8 +100,8 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
   p.op = op;
   want(!a.log && !a.hadamard, ErrorCode::bad_value, p.op->call, " does not support ", a.log ? "log" : "hadamard", "; ",
        (a.log ? kSoftmax : kQuantize).call, " does");
-  want(!is_derivative(op) || t.k.dtype == t.q.dtype || !is_data(t.k.dtype) || t.q.dtype != DType::f32,
-       ErrorCode::bad_dtype, p.op->call, " does not support ", name_of(t.k.dtype), " k and v with fp32 q");
+  want(!is_derivative(op) || t.k.dtype == t.q.dtype || !is_key_dtype(t.k.dtype, t.q.dtype), ErrorCode::bad_dtype,
+       p.op->call, " does not support ", name_of(t.k.dtype), " k and v with ", name_of(t.q.dtype), " q");
   p.varlen = t.cu_seqlens_q.given() || t.cu_seqlens_k.given();
   p.seqused = t.seqused_k.given();
   const bool paged = t.page_table.given();

@@ -135,8 +135,6 @@ void validate_fp8(const Problem& p) {
   const bool fp8 = p.dtype == DType::f8e4m3;
   validate_key_dtype(p, "q");
   want(!is_derivative(p.op) || !fp8, ErrorCode::bad_dtype, p.op->call, " does not support fp8_e4m3 q, k and v");
-  want(!is_derivative(p.op) || !p.kv_dtype, ErrorCode::bad_dtype, p.op->call, " does not support ",
-       name_of(p.key_dtype()), " k and v with ", name_of(p.dtype), " q");
   for (const auto& [role, of] : {std::pair{Role::q_descale, p.dtype},
                                  {Role::k_descale, p.key_dtype()},
                                  {Role::v_descale, p.key_dtype()},
