@@ -2,7 +2,6 @@
 #include "cpu/backward/backward.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -165,21 +164,12 @@ class State final : public PlanState {
 
 template <std::int64_t target>
 Decision plan_for(const Request& request) {
-  return plan(request,
-              *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; }));
+  return plan(request, kernels_for(kernels(), target));
 }
 
 }  // namespace
 
-Decision plan(const Request& request, const Kernels& own) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const Problem& p = *request.problem;
-  if (std::string why = why_elsewhere(p, own.target); !why.empty()) return Decision::no(why);
-  if (p.seq_q > kMax || p.seq_k > kMax)
-    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
-  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
-  return {{}, std::make_shared<State>(request, own)};
-}
+Decision plan(const Request& request, const Kernels& own) { return plan_on<State>(request, own); }
 
 bool Call::wants_ds() const {
   const Gradients& g = problem().gradients;

@@ -3,7 +3,6 @@
 #include "cpu/backward_jvp/backward_jvp.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -19,11 +18,6 @@
 
 namespace onepass::cpu::backward_jvp {
 namespace {
-
-template <class AnyKernels>
-const auto& kernels_for(const AnyKernels& all, std::int64_t target) {
-  return *std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.target == target; });
-}
 
 Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, const backward::Cut& c,
                      backward::BiasSums bias) {
@@ -60,10 +54,10 @@ Scratch book_scratch(Workspace& w, const Problem& p, const flash::Geometry& g, c
 
 class State final : public PlanState {
  public:
-  State(const Request& request, std::int64_t target)
+  State(const Request& request, const Kernels& kernels)
       : PlanState(request.problem),
-        kernels_(kernels_for(kernels(), target)),
-        backward_(kernels_for(backward::kernels(), target)),
+        kernels_(kernels),
+        backward_(kernels_for(backward::kernels(), kernels.target)),
         plan_(backward::plan_of(*problem, kernels_.geometry, {problem->seq_q, problem->seq_k})),
         booked_(backward::booked_cut(*problem, kernels_.geometry, plan_.cut)),
         mods_(request.mods) {
@@ -153,13 +147,7 @@ class State final : public PlanState {
 
 template <std::int64_t target>
 Decision plan(const Request& request) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const Problem& p = *request.problem;
-  if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
-  if (p.seq_q > kMax || p.seq_k > kMax)
-    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
-  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
-  return {{}, std::make_shared<State>(request, target)};
+  return plan_on<State>(request, kernels_for(kernels(), target));
 }
 
 }  // namespace

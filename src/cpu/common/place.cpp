@@ -1,7 +1,11 @@
 #include "cpu/common/targets.hpp"
 
+#include <algorithm>
+#include <limits>
+
 #include "base/text.hpp"
 #include "cpu/common/place.hpp"
+#include "problem/attention/arguments.hpp"
 
 namespace onepass::cpu {
 
@@ -9,6 +13,13 @@ std::string why_elsewhere(const Problem& problem, std::int64_t target) {
   if (problem.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
   if (target != 0 && !has_target(target)) return text("this CPU has no ", hwy::TargetName(target));
   return {};
+}
+
+std::string why_no_positions(const Problem& p) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t longest = std::max(p.seq_q, p.seq_k);
+  if (longest > kMax) return text("a sequence must have at most ", kMax, " tokens (got ", longest, ")");
+  return why_no_alibi(p, kMax - longest);
 }
 
 }  // namespace onepass::cpu

@@ -2,7 +2,6 @@
 #include "cpu/jvp/jvp.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -140,15 +139,7 @@ class State final : public PlanState {
 
 template <std::int64_t target>
 Decision plan(const Request& request) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const Problem& p = *request.problem;
-  if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
-  if (p.seq_q > kMax || p.seq_k > kMax)
-    return Decision::no(text("a sequence must have at most ", kMax, " tokens (got ", std::max(p.seq_q, p.seq_k), ")"));
-  if (std::string why = why_no_alibi(p, kMax - std::max(p.seq_q, p.seq_k)); !why.empty()) return Decision::no(why);
-  const Kernels& own =
-      *std::find_if(kernels().begin(), kernels().end(), [](const Kernels& k) { return k.target == target; });
-  return {{}, std::make_shared<State>(request, own)};
+  return plan_on<State>(request, kernels_for(kernels(), target));
 }
 
 }  // namespace
