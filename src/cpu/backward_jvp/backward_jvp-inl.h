@@ -61,8 +61,8 @@ struct BackwardJvpTask {
     panel.tangent = panel.primal;
     panel.primal.q = s.q + qk, panel.tangent.q = scratch.tq + qk;
     panel.primal.q_rows = s.q_rows + qk_rows, panel.tangent.q_rows = scratch.tq_rows + qk_rows;
-    panel.primal.dout = s.dout + v, panel.tangent.dout = scratch.tdout + v;
-    panel.primal.dout_rows = s.dout_rows + v_rows, panel.tangent.dout_rows = scratch.tdout_rows + v_rows;
+    panel.primal.dout = s.dout + v, panel.primal.dout_rows = s.dout_rows + v_rows;
+    if (call.has_tdout()) panel.tangent.dout = scratch.tdout + v, panel.tangent.dout_rows = scratch.tdout_rows + v_rows;
     panel.primal.delta = s.delta + at, panel.tangent.delta = scratch.tdelta + at;
     panel.primal.dq = s.dq + qk;
     lane_ranges(p, block_rows, row, task.key_lo, task.key_hi, panel.primal.lo, panel.primal.hi);
