@@ -16,7 +16,7 @@ import onepass.jax  # noqa: E402
 from onepass.jax import Layout, context_parallel_attention  # noqa: E402
 
 
-@pytest.mark.parametrize("cases, most", [("cases", 180), ("maxima", 80)])
+@pytest.mark.parametrize("cases, most", [("cases", 180), ("maxima", 80), ("fp8", 12)])
 def test_every_feature_is_as_exact_as_on_one_device(cases, most):
     """In a process of its own, because the number of devices is set before JAX starts."""
     script = pathlib.Path(__file__).with_name(f"jax_ranks_{cases}.py")
@@ -32,6 +32,19 @@ def call(layout=None, **options):
     x = np.zeros((1, 2, 8, 16), np.float32)
     words = {"mesh": mesh, "axis": "seq", "layout": layout or Layout.zigzag(8, 1), "q": x, "k": x, "v": x}
     return context_parallel_attention(**{**words, **options})
+
+
+EIGHT = {name: jax.numpy.zeros((1, 2, 8, 16), "float8_e4m3fn") for name in "qkv"}
+
+
+def test_fp8_has_no_gradients():
+    def loss(scale, sinks):
+        return (scale * call(**EIGHT, sinks=sinks)).sum()
+
+    sinks = np.zeros(2, np.float32)
+    assert jax.jit(jax.grad(loss))(1.0, sinks) == 0
+    with pytest.raises(ValueError, match="does not support gradients of q, k and v in float8_e4m3fn"):
+        jax.grad(loss, 1)(1.0, sinks)
 
 
 def test_one_device_is_a_plain_call(rng):
@@ -58,6 +71,11 @@ def test_one_device_is_a_plain_call(rng):
         ({"head_groups": 0}, r"head_groups must be a positive integer \(got 0\)"),
         ({"head_groups": 2, "scheme": "ulysses"}, r"head_groups=2 needs scheme='gather' \(got 'ulysses'\)"),
         ({"groups": 2}, r"onepass.jax.context_parallel_attention does not accept 'groups'"),
+        (EIGHT | {"q_descale": np.ones((1, 2, 2))}, r"q_descale must not have blocks; .* \(got \[1, 2, 2\]\)"),
+        (
+            {"k": EIGHT["k"]},
+            r"q, k and v must have one dtype of float32, float16, bfloat16 and float8_e4m3fn \(got k float8_e4m3fn\)",
+        ),
         (
             {"bias": np.zeros((1, 1, 8, 7))},
             r"bias must have shape \[1, 2, 8, 8\] or 1 in some dimensions \(got \[1, 1, 8, 7\]\)",

@@ -1,24 +1,20 @@
-"""The function: what a call is, and its gradients."""
+"""The function: its arguments, and what a call is."""
 
-import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 
 from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
-from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, plan_of, refuse_uneven
+from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, refuse_uneven
 
-from .call import SIDE, Call
-from .gather import Gather
+from .call import FACTORS, SIDE, Call
 from .layout import Layout
-from .schemes import Ring, Ulysses
+from .sharded import Sharded, attention, has_rows
 
-_SCHEMES = {"gather": Gather, "ring": Ring, "ulysses": Ulysses}
+_DTYPES = "float32", "float16", "bfloat16", "float8_e4m3fn"
 
 
 def context_parallel_attention(
@@ -45,6 +41,10 @@ def context_parallel_attention(
     score_mod: Any = None,
     mask_mod: Any = None,
     mod_buffers: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    v_mean: Any = None,
     deterministic: bool = False,
     reproducible: bool = False,
     head_groups: int = 1,
@@ -70,6 +70,8 @@ def context_parallel_attention(
       alibi_slopes, sinks, mod_buffers: as ``onepass.jax.attention``, whole on all devices.
       dropout_p, seed: weights are dropped as one device drops them. The scheme ring needs cuts at multiples of 4.
       score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
+      q_descale, k_descale, v_descale, v_mean: of q, k and v in float8_e4m3fn, as ``onepass.jax.attention``, but without
+        blocks. Such a call has no gradients, and its out is bfloat16.
       reproducible: the same bits for any number of ranks, with layouts of one kind that have equal ``units``: of out,
         lse and the gradients of q, k and v. It needs the scheme gather.
       head_groups: the heads of K and V travel in this many groups, which needs less memory. More than 1 needs the
@@ -93,7 +95,9 @@ def context_parallel_attention(
     arrays = {name: jnp.asarray(given[name]) for name in ("q", "k", "v")}
     _check(given, arrays)
     kind = kind_of(layout, given, arrays["q"].shape[0] // _size(mesh, batch_axis))
-    arrays |= {name: jnp.asarray(given[name]).astype("float32") for name in SIDE if given[name] is not None}
+    arrays |= {
+        name: jnp.asarray(given[name]).astype("float32") for name in (*SIDE, *FACTORS) if given[name] is not None
+    }
     if given["bool_mask"] is not None:
         arrays["bool_mask"] = jnp.asarray(given["bool_mask"])
     for name, x in _options.mod_items(given["mod_buffers"] or {}):
@@ -102,15 +106,15 @@ def context_parallel_attention(
     words = {
         name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
     }
-    maxima = _options.asks_for_max(return_max)
-    call = Call(
-        kind.left, kind.right, tuple(words.items()), bool(deterministic or reproducible), kind.documents, maxima
-    )
+    asked, group = _options.asks_for_max(return_max), arrays["q"].shape[1] // max(1, arrays["k"].shape[1])
+    same_bits = bool(deterministic or reproducible)
+    call = Call(kind.left, kind.right, tuple(words.items()), same_bits, kind.documents, group, asked)
     _check_scores(given, arrays)
+    _check_factors(arrays)
     chosen = "gather" if needs_gather(given) else _scheme(scheme, kind, arrays, mesh)
     groups = int(head_groups) if chosen == "gather" else 1
-    sharded = _Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), return_max, tuple(arrays))
-    out, lse, *most = _attention(sharded, tuple(arrays.values()))
+    sharded = Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), return_max, tuple(arrays))
+    out, lse, *most = attention(sharded, tuple(arrays.values()))
     results = (out, *((lse,) if return_lse else ()), *map(jax.lax.stop_gradient, most))
     return results if len(results) > 1 else out
 
@@ -140,6 +144,9 @@ def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
             raise ValueError(
                 f"{name} must have {rows} rows, {layout.rows} for each rank, as layout.shard gives (got {x.shape[2]})"
             )
+        if x.dtype.name not in _DTYPES or x.dtype != arrays["q"].dtype:
+            kinds = f"{', '.join(_DTYPES[:-1])} and {_DTYPES[-1]}"
+            raise TypeError(f"q, k and v must have one dtype of {kinds} (got {name} {x.dtype.name})")
     if given["batch_axis"] is not None and given["dropout_p"]:
         raise ValueError("batch_axis does not support dropout, whose draws count the entries of the whole batch")
     if given["batch_axis"] is not None and getattr(given["alibi_slopes"], "ndim", 1) > 1:
@@ -158,13 +165,16 @@ def _check_scores(given: dict[str, Any], arrays: dict[str, Any]) -> None:
         raise TypeError(f"bool_mask must be bool (got {arrays['bool_mask'].dtype})")
 
 
-def _of_rows(x: Any) -> bool:
-    """True of a bias or a mask that has rows, which are sharded."""
-    return x.ndim == 4 and x.shape[2] != 1
+def _check_factors(arrays: dict[str, Any]) -> None:
+    """Blocks of rows would count from the beginning of each part."""
+    for name in (name for name in FACTORS if name in arrays and name != "v_mean"):
+        shape = arrays[name].shape
+        if len(shape) > 2 and shape[2] != 1:
+            raise ValueError(f"{name} must not have blocks; give [batch|1, heads|1] (got {list(shape)})")
 
 
 def _scheme(asked: str, kind: Kind, arrays: dict[str, Any], mesh: Any) -> str:
-    of_rows = [name for name in ("bias", "bool_mask") if name in arrays and _of_rows(arrays[name])]
+    of_rows = [name for name in ("bias", "bool_mask") if name in arrays and has_rows(arrays[name])]
     if asked == "ulysses" and of_rows:
         raise ValueError(
             f"scheme 'ulysses' does not support a {of_rows[0]} with rows; give [batch|1, heads|1, 1, length]"
@@ -177,107 +187,3 @@ def _scheme(asked: str, kind: Kind, arrays: dict[str, Any], mesh: Any) -> str:
     on_cuda = mesh.devices.flat[0].platform != "cpu"
     schemes = by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)
     return next(scheme for scheme in schemes if scheme != "ulysses" or not of_rows)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sharded:
-    """All of a call but its arrays, which `names` names."""
-
-    mesh: Any
-    axis: str
-    batch_axis: str | None
-    kind: Kind
-    call: Call
-    scheme: str
-    head_groups: int
-    return_lse: bool
-    return_max: Any
-    names: tuple[str, ...]
-
-    def _device(self) -> Any:
-        layout: Any = self.kind.layout
-        more = {"head_groups": self.head_groups} if self.scheme == "gather" else {}
-        return _SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, layout.rows, **more)
-
-    def _over(self, f: Any, arrays: Any, results: Any) -> Any:
-        """f on each device. arrays: (spec, array); results: specs."""
-        given, found = tuple(spec for spec, _ in arrays), tuple(results)
-        values = [x for _, x in arrays]
-        if "Explicit" in str(getattr(self.mesh, "axis_types", "")):  # which older versions of JAX lack
-            values = [jax.reshard(x, NamedSharding(self.mesh, spec)) for x, spec in zip(values, given)]
-        return jax.shard_map(f, mesh=self.mesh, in_specs=given, out_specs=found, check_vma=False)(*values)
-
-    @property
-    def _rows(self) -> PartitionSpec:
-        return PartitionSpec(self.batch_axis, None, self.axis)
-
-    def _spec(self, name: str, x: Any) -> PartitionSpec:
-        """The spec of an array beside q, k and v: whole on all devices, but for the batch and the rows of scores."""
-        if name not in ("bias", "bool_mask"):
-            return PartitionSpec()
-        return PartitionSpec(self.batch_axis if x.shape[0] > 1 else None, None, self.axis if _of_rows(x) else None)
-
-    def _arrays(self, values: Any) -> list[tuple[PartitionSpec, Any]]:
-        specs = [self._rows] * 3 + [self._spec(name, x) for name, x in zip(self.names[3:], values[3:])]
-        return list(zip(specs, values))
-
-    def _side(self, values: Any) -> dict[str, Any]:
-        return dict(zip(self.names[3:], values))
-
-    def forward(self, values: Any) -> Any:
-        """(out, lse), and last the row maxima that are asked for."""
-
-        def run(q: Any, k: Any, v: Any, *side: Any) -> Any:
-            out, lse, most = self._device().forward(self._side(side), q, k, v)
-            if self.return_max == "head":
-                most = self._of_heads(most)
-            return (out, lse) if most is None else (out, lse, most)
-
-        of_max = (PartitionSpec() if self.return_max == "head" else self._rows,) if self.return_max else ()
-        return self._over(run, self._arrays(values), (self._rows,) * 2 + of_max)
-
-    def _of_heads(self, most: Any) -> Any:
-        """[heads]: the largest over all devices, or NaN where one has it."""
-        most = most.max((0, 2), initial=-jnp.inf)
-        for axis in (self.axis, *(() if self.batch_axis is None else (self.batch_axis,))):
-            most = jax.lax.all_gather(most, axis).max(0)
-        return most
-
-    def _total(self, device: Any, x: Any, spec: PartitionSpec) -> Any:
-        """The sum of a gradient over the devices that it is not sharded over."""
-        if self.axis not in spec:
-            x = device.added(x)
-        return x if self.batch_axis in (None, *spec) else jax.lax.psum(x, self.batch_axis)
-
-    def backward(self, values: Any, out: Any, lse: Any, dout: Any, dlse: Any) -> Any:
-        sums_of = {name: self._spec(name, x) for name, x in zip(self.names, values) if name in SIDE}
-
-        def run(out: Any, lse: Any, dout: Any, *given: Any) -> Any:
-            dlse, given = (given[0], given[1:]) if self.return_lse else (None, given)
-            (q, k, v), side = given[:3], self._side(given[3:])
-            device = self._device()
-            sums, dk, dv = device.backward(side, dout, dlse, q, k, v, out, lse)
-            grads = [x.astype(q.dtype) for x in (sums["dq"], dk, dv)]
-            return (*grads, *(self._total(device, sums[f"d{name}"], spec) for name, spec in sums_of.items()))
-
-        more = [(self._rows, x) for x in (out, lse, dout, *((dlse,) if self.return_lse else ()))]
-        results = (self._rows,) * 3 + tuple(sums_of.values())
-        found = iter(self._over(run, more + self._arrays(values), results))
-        return tuple(next(found) if name in ("q", "k", "v", *SIDE) else None for name in self.names)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(sharded: _Sharded, values: Any) -> Any:
-    return sharded.forward(values)
-
-
-def _forward(sharded: _Sharded, values: Any) -> Any:
-    found = sharded.forward(values)
-    return found, (values, *found[:2])
-
-
-def _backward(sharded: _Sharded, kept: Any, upstream: Any) -> Any:
-    return (sharded.backward(*kept, *upstream[:2]),)
-
-
-_attention.defvjp(_forward, _backward)

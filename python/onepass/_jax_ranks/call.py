@@ -5,11 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from onepass import _jax_call, _jax_run
+from onepass import _arrays, _jax_call, _jax_run, _options
 from onepass._ranks.call import Options
 
 F32 = jnp.float32
 SIDE = "sinks", "alibi_slopes", "bias"  # with gradients
+FACTORS = tuple(name for name, _ in _options._FP8_INPUTS)  # of float8_e4m3fn
 
 
 def rows_of(rows: Any, *arrays: Any) -> list[Any]:
@@ -22,15 +23,20 @@ def scores_of(x: Any, part: Any, h: Any) -> tuple[Any, ...]:
     return tuple(slice(None) if n == 1 else place for n, place in zip(x.shape, places))
 
 
+def out_dtype(q: Any) -> Any:
+    return jnp.dtype(_arrays.result_dtype(q) or q.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The options that all parts share, as they can be hashed."""
+    """The options that all parts share, as they can be hashed. group: query heads of a K/V head."""
 
     left: int
     right: int
     words: tuple[tuple[str, Any], ...]
     deterministic: bool
     documents: tuple[int, ...]
+    group: int
     return_max: bool = False
 
     def _operands(self, part: Any, side: Any, h: Any, q: Any, k: Any, v: Any) -> Any:
@@ -46,10 +52,17 @@ class Call:
         for name in ("bias", "bool_mask"):
             if name in side:
                 given[name] = side[name][scores_of(side[name], part, h)]
+        given |= {name: self._factor(name, side[name], h) for name in FACTORS if name in side}
         q, k, v = _laid(part, q, k, v)
         given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False}
         names, arrays = _jax_call.operands(given)
         return names, arrays, _jax_call.settings(given, names)
+
+    def _factor(self, name: str, x: Any, h: slice) -> Any:
+        """The factor of a call's heads, from [batch|1, heads|1, ..] or fewer dimensions."""
+        if name != "q_descale":
+            h = slice(h.start // self.group, -(-h.stop // self.group))
+        return x if x.ndim < 2 or x.shape[1] == 1 else x[:, h]
 
     def forward(self, part: Any, side: Any, h: Any, given: Any, dtype: Any) -> Any:
         """(out, lse, row maxima) of a part; the last is None unless it is asked for. given: q, k, v."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from onepass._ranks.plan import add_up, head_groups
 
-from .call import F32, Sums, rows_of
+from .call import F32, Sums, out_dtype, rows_of
 from .device import Device, joined, nothing, side_sums
 
 
@@ -53,10 +53,10 @@ class Gather(Device):
         def branch(r: int) -> Any:
             def run(side: Any, q: Any, k: Any, v: Any) -> Any:
                 k, v = self._seen(r, k), self._seen(r, v)
-                found = [nothing(q[:, :, :0], v, q.dtype, self.call.return_max)]
+                found = [nothing(q[:, :, :0], v, out_dtype(q), self.call.return_max)]
                 for part in sorted(self.plan.gather_parts(r), key=lambda part: tuple(part.rows)):
                     given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
-                    found.append(self.call.forward(part, side, h, given, q.dtype))
+                    found.append(self.call.forward(part, side, h, given, out_dtype(q)))
                 out, *of_rows = joined(found, 2)
                 return self.padded(out), *map(self.padded_lse, of_rows)
 

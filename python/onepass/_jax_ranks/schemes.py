@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from onepass import _onepass
 
-from .call import F32, Sums, rows_of
+from .call import F32, Sums, out_dtype, rows_of
 from .device import Device, nothing, side_sums, sum_of
 
 _plan = _onepass.context_parallel
@@ -47,7 +47,7 @@ class Ring(Device):
 
             states.append(self.by_rank(branch, side, q, k_step, v_step))
         out, lse, most = merged(states)
-        return out.astype(q.dtype), lse, most
+        return out.astype(out_dtype(q)), lse, most
 
     def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         h, dims = slice(0, q.shape[1]), (k.shape[3], v.shape[3])
@@ -121,11 +121,11 @@ class Ulysses(Device):
 
         def branch(r: int) -> Any:
             def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                state = nothing(q, v, q.dtype, self.call.return_max)
+                state = nothing(q, v, out_dtype(q), self.call.return_max)
                 for h, kv, of in self._calls(r, heads, heads_kv):
                     for part in self.plan.whole_parts():
                         given = (*rows_of(part.rows, q[:, h]), *rows_of(part.keys, k[:, kv], v[:, kv]))
-                        found = self.call.forward(part, side, of, given, q.dtype)
+                        found = self.call.forward(part, side, of, given, out_dtype(q))
                         at = slice(None), h, slice(*part.rows)
                         state = tuple(None if x is None else x.at[at].set(y) for x, y in zip(state, found))
                 return state
