@@ -73,12 +73,19 @@ def differentiated(function, q, k, v, dout, dlse, side):
     return {name: np.asarray(x) for name, x in found.items()}
 
 
-def sharded(mesh, layout, scheme, tensors, o):
+def sharded(mesh, layout, scheme, tensors, o, axis=None):
+    """axis: the mesh's last one by default."""
     side = {name: jnp.asarray(o.pop(name)) for name in SIDE if name in o}
 
     def function(q, k, v, side):
         whole = [layout.shard(x) for x in (q, k, v)]
-        words = {"mesh": mesh, "axis": mesh.axis_names[-1], "layout": layout, "scheme": scheme, "return_lse": True}
+        words = {
+            "mesh": mesh,
+            "axis": axis or mesh.axis_names[-1],
+            "layout": layout,
+            "scheme": scheme,
+            "return_lse": True,
+        }
         words |= {**o, **side}
         for name in ("bias", "bool_mask"):
             if name in words and words[name].shape[2] > 1:
@@ -166,8 +173,21 @@ def rms(x, exact):
     return float(np.sqrt(np.square(x.astype(np.float64) - exact)[finite].mean())) if finite.any() else 0.0
 
 
+def wrong_of(mine, one, exact, dtype):
+    """Sentences about wrong results. Errors are beside one device's, both against float64."""
+    wrong = []
+    assert mine.keys() == exact.keys() == one.keys()
+    for key, (x, terms) in exact.items():
+        terms = terms if key[1:] in SIDE else x  # few numbers, each the sum of many
+        size = float(np.sqrt(np.square(np.where(np.isfinite(terms), terms, 0)).mean()))
+        bound = max((2.0 if dtype == jnp.float32 else 1.05) * rms(one[key], x), 4e-7 * size)
+        if mine[key].dtype != one[key].dtype or not rms(mine[key], x) <= bound:
+            wrong.append(f"{key}: {rms(mine[key], x):.2e} of at most {bound:.2e}")
+    return wrong
+
+
 def compared(ranks, only=None):
-    """(number of results, sentences about wrong ones). Errors are beside one device's, both against float64."""
+    """(number of results, sentences about wrong ones)"""
     count, wrong, mesh = 0, [], mesh_of(ranks)
     for name, (layout, scheme, tensors, o) in cases(ranks).items():
         if only and only not in name:
@@ -177,14 +197,8 @@ def compared(ranks, only=None):
             one_device(tensors, dict(o)),
             textbook(*tensors, **o),
         )
-        assert mine.keys() == exact.keys() == one.keys()
-        for key, (x, terms) in exact.items():
-            terms = terms if key[1:] in SIDE else x  # few numbers, each the sum of many
-            size = float(np.sqrt(np.square(np.where(np.isfinite(terms), terms, 0)).mean()))
-            bound = max((2.0 if tensors[0].dtype == jnp.float32 else 1.05) * rms(one[key], x), 4e-7 * size)
-            count += 1
-            if mine[key].dtype != one[key].dtype or not rms(mine[key], x) <= bound:
-                wrong.append(f"{ranks} ranks, {name} {key}: {rms(mine[key], x):.2e} of at most {bound:.2e}")
+        count += len(mine)
+        wrong += [f"{ranks} ranks, {name} {sentence}" for sentence in wrong_of(mine, one, exact, tensors[0].dtype)]
     return count, wrong
 
 

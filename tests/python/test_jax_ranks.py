@@ -16,7 +16,7 @@ import onepass.jax  # noqa: E402
 from onepass.jax import Layout, context_parallel_attention  # noqa: E402
 
 
-@pytest.mark.parametrize("cases, most", [("cases", 180), ("maxima", 80), ("fp8", 12)])
+@pytest.mark.parametrize("cases, most", [("cases", 180), ("maxima", 80), ("fp8", 12), ("meshes", 50)])
 def test_every_feature_is_as_exact_as_on_one_device(cases, most):
     """In a process of its own, because the number of devices is set before JAX starts."""
     script = pathlib.Path(__file__).with_name(f"jax_ranks_{cases}.py")
@@ -57,9 +57,29 @@ def test_one_device_is_a_plain_call(rng):
 @pytest.mark.parametrize(
     "options, sentence",
     [
+        ({"scheme": "ring"}, r"scheme must be 'mesh' or 'auto' with a pair of axes \(got 'ring'\)"),
+        ({"head_groups": 2}, r"scheme must be 'mesh' or 'auto' with a pair of axes \(got head_groups=2\)"),
+        ({"reproducible": True}, r"scheme must be 'mesh' or 'auto' with a pair of axes \(got reproducible=True\)"),
+        ({"bias": np.zeros((1, 1, 8, 8))}, "scheme 'mesh' does not support a bias with rows; give .*1, length"),
+        ({"layout": Layout.zigzag(8, 2)}, r"layout must be for 1 ranks, as the mesh's axes have \(got 2\)"),
+    ],
+)
+def test_refusals_on_a_mesh(options, sentence):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("nodes", "within"))
+    with pytest.raises(ValueError, match=sentence):
+        call(mesh=mesh, axis=("nodes", "within"), **options)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
         ({"layout": 3}, r"layout must be an onepass.jax.Layout \(got int\)"),
         ({"layout": Layout.zigzag(8, 2)}, r"layout must be for 1 ranks, as the mesh's axis has \(got 2\)"),
-        ({"axis": "rows"}, r"axis must be one of the mesh's axes \['seq'\] \(got 'rows'\)"),
+        ({"axis": "rows"}, r"axis must be one of the mesh's axes \['seq'\], or a pair of them \(got 'rows'\)"),
+        ({"axis": ()}, r"axis must be one of the mesh's axes \['seq'\], or a pair of them \(got \(\)\)"),
+        ({"axis": ("seq", "seq")}, r"axis must be .*, or a pair of them \(got \('seq', 'seq'\)\)"),
+        ({"batch_axis": "rows"}, r"batch_axis must be one of the mesh's axes \['seq'\] \(got 'rows'\)"),
+        ({"scheme": "mesh"}, r"scheme must be one of 'gather', 'ring', 'ulysses' or 'auto' \(got 'mesh'\)"),
         ({"scheme": "star"}, r"scheme must be one of 'gather', 'ring', 'ulysses' or 'auto' \(got 'star'\)"),
         ({"causal": True, "window": (3, 2)}, r"window's right side must be -1 or 0 with causal=True \(got 2\)"),
         ({"documents": (0, 9)}, r"documents must ascend from 0 to 8, the length of the layout \(got \[0, 9\]\)"),

@@ -1,5 +1,6 @@
 """The function: its arguments, and what a call is."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
-from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, refuse_uneven
+from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, only_of_gather, refuse_uneven
 
 from .call import FACTORS, SIDE, Call
 from .layout import Layout
@@ -23,7 +24,7 @@ def context_parallel_attention(
     v: Any,
     *,
     mesh: Any,
-    axis: str,
+    axis: Any,
     layout: Layout,
     batch_axis: str | None = None,
     scheme: str = "auto",
@@ -58,10 +59,12 @@ def context_parallel_attention(
     Args:
       q, k, v: ``[batch, heads, layout.ranks * layout.rows, dim]``, as ``layout.shard`` gives them. Rows of padding are
         not read.
-      mesh, axis: the mesh, and the name of its axis that has the ranks.
+      mesh, axis: the mesh, and the name of its axis that has the ranks. A pair of names (nodes, ranks within a node):
+        rank r of the layout is rank r % size of its node.
       layout: an ``onepass.jax.Layout``: the positions that each rank holds.
       batch_axis: None, or the name of an axis of the mesh along which the batch is sharded.
-      scheme: ``"gather"``, ``"ring"``, ``"ulysses"``, or ``"auto"``, the fastest by a model.
+      scheme: ``"gather"``, ``"ring"``, ``"ulysses"``, or ``"auto"``, the fastest by a model. With a pair of axes
+        it is ``"mesh"``, as "auto" knows: ulysses within a node, gather between nodes.
       causal: position i sees positions up to i.
       window: (left, right) positions around the query's own; -1 is unbounded.
       documents: where packed documents begin, and the length; a query sees its own document.
@@ -111,31 +114,52 @@ def context_parallel_attention(
     call = Call(kind.left, kind.right, tuple(words.items()), same_bits, kind.documents, group, asked)
     _check_scores(given, arrays)
     _check_factors(arrays)
-    chosen = "gather" if needs_gather(given) else _scheme(scheme, kind, arrays, mesh)
+    chosen = _scheme(given, kind, arrays)
     groups = int(head_groups) if chosen == "gather" else 1
-    sharded = Sharded(mesh, axis, batch_axis, kind, call, chosen, groups, bool(return_lse), return_max, tuple(arrays))
+    names = _names(axis)
+    sharded = Sharded(
+        mesh,
+        names if len(names) > 1 else names[0],
+        batch_axis,
+        kind,
+        call,
+        chosen,
+        groups,
+        bool(return_lse),
+        return_max,
+        tuple(arrays),
+    )
     out, lse, *most = attention(sharded, tuple(arrays.values()))
     results = (out, *((lse,) if return_lse else ()), *map(jax.lax.stop_gradient, most))
     return results if len(results) > 1 else out
 
 
-def _size(mesh: Any, axis: str | None) -> int:
-    return 1 if axis is None else int(mesh.shape[axis])
+def _names(axis: Any) -> tuple[Any, ...]:
+    return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+
+
+def _size(mesh: Any, axis: Any) -> int:
+    return 1 if axis is None else math.prod(int(mesh.shape[name]) for name in _names(axis))
 
 
 def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
-    mesh, layout = given["mesh"], given["layout"]
+    mesh, layout, names = given["mesh"], given["layout"], _names(given["axis"])
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be an onepass.jax.Layout (got {type(layout).__name__})")
-    for name in ("axis", "batch_axis"):
-        if given[name] not in (*mesh.shape, *((None,) if name == "batch_axis" else ())):
-            raise ValueError(f"{name} must be one of the mesh's axes {list(mesh.shape)} (got {given[name]!r})")
-    if layout.ranks != _size(mesh, given["axis"]):
-        raise ValueError(
-            f"layout must be for {_size(mesh, given['axis'])} ranks, as the mesh's axis has (got {layout.ranks})"
-        )
-    check_scheme(given["scheme"])
-    needs_gather(given)
+    if len({*names}) != len(names) or len(names) not in (1, 2) or any(name not in mesh.shape for name in names):
+        of_mesh = f"one of the mesh's axes {list(mesh.shape)}"
+        raise ValueError(f"axis must be {of_mesh}, or a pair of them (got {given['axis']!r})")
+    if given["batch_axis"] not in (None, *mesh.shape):
+        raise ValueError(f"batch_axis must be one of the mesh's axes {list(mesh.shape)} (got {given['batch_axis']!r})")
+    if layout.ranks != _size(mesh, names):
+        axes = "axis has" if len(names) == 1 else "axes have"
+        raise ValueError(f"layout must be for {_size(mesh, names)} ranks, as the mesh's {axes} (got {layout.ranks})")
+    if len(names) == 1:
+        check_scheme(given["scheme"])
+        needs_gather(given)
+    elif (option := only_of_gather(given)) or given["scheme"] not in ("mesh", "auto"):
+        got = option or repr(given["scheme"])
+        raise ValueError(f"scheme must be 'mesh' or 'auto' with a pair of axes (got {got})")
     rows = layout.ranks * layout.rows
     for name, x in arrays.items():
         if x.ndim != 4:
@@ -173,17 +197,23 @@ def _check_factors(arrays: dict[str, Any]) -> None:
             raise ValueError(f"{name} must not have blocks; give [batch|1, heads|1] (got {list(shape)})")
 
 
-def _scheme(asked: str, kind: Kind, arrays: dict[str, Any], mesh: Any) -> str:
+def _scheme(given: dict[str, Any], kind: Kind, arrays: dict[str, Any]) -> str:
+    on_mesh, asked = len(_names(given["axis"])) > 1, given["scheme"]
+    if not on_mesh and needs_gather(given):
+        return "gather"
     of_rows = [name for name in ("bias", "bool_mask") if name in arrays and has_rows(arrays[name])]
-    if asked == "ulysses" and of_rows:
+    if of_rows and (asked == "ulysses" or on_mesh):
         raise ValueError(
-            f"scheme 'ulysses' does not support a {of_rows[0]} with rows; give [batch|1, heads|1, 1, length]"
+            f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
+            "[batch|1, heads|1, 1, length]"
         )
+    if on_mesh:
+        return "mesh"
     if asked == "ring":
         refuse_uneven(kind)
     if asked != "auto":
         return asked
     q, k, v = (arrays[name] for name in ("q", "k", "v"))
-    on_cuda = mesh.devices.flat[0].platform != "cpu"
+    on_cuda = given["mesh"].devices.flat[0].platform != "cpu"
     schemes = by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)
     return next(scheme for scheme in schemes if scheme != "ulysses" or not of_rows)

@@ -27,9 +27,15 @@ class Device:
     def ranks(self) -> int:
         return self.plan.layout.ranks
 
+    @property
+    def axes(self) -> Any:
+        """The axis or the axes along which the ranks of the layout are."""
+        return self.axis
+
     def by_rank(self, branch: Any, *given: Any) -> Any:
         """branch(rank) of this device's rank, on the same arrays."""
-        return jax.lax.switch(jax.lax.axis_index(self.axis), [branch(r) for r in range(self.ranks)], *given)
+        branches = [branch(r) for r in range(self.plan.layout.ranks)]
+        return jax.lax.switch(jax.lax.axis_index(self.axes), branches, *given)
 
     def to_each(self, blocks: Any) -> Any:
         """[ranks, ..]: block r goes to rank r, and block r of the result is rank r's."""
@@ -43,7 +49,7 @@ class Device:
 
     def added(self, x: Any) -> Any:
         """The sum of all ranks' arrays, in the order of ranks."""
-        return sum_of(jax.lax.all_gather(x, self.axis))
+        return sum_of(jax.lax.all_gather(x, self.axes))
 
 
 def _extended(x: Any, rows: int, value: float) -> Any:

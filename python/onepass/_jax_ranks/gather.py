@@ -30,7 +30,8 @@ class Gather(Device):
 
             yield h, k[:, kv], v[:, kv], done if len(groups) > 1 else lambda results: results
 
-    def _everybody(self, x: Any) -> Any:
+    def everybody(self, x: Any) -> Any:
+        """The shards of all ranks, one behind the other."""
         return jax.lax.all_gather(x, self.axis, axis=2, tiled=True)
 
     def _moves(self, r: int, node: Any = None) -> list[tuple[slice, slice]]:
@@ -51,18 +52,19 @@ class Gather(Device):
 
     def _forward(self, side: Any, h: slice, q: Any, k: Any, v: Any) -> Any:
         def branch(r: int) -> Any:
-            def run(side: Any, q: Any, k: Any, v: Any) -> Any:
-                k, v = self._seen(r, k), self._seen(r, v)
-                found = [nothing(q[:, :, :0], v, out_dtype(q), self.call.return_max)]
-                for part in sorted(self.plan.gather_parts(r), key=lambda part: tuple(part.rows)):
-                    given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
-                    found.append(self.call.forward(part, side, h, given, out_dtype(q)))
-                out, *of_rows = joined(found, 2)
-                return self.padded(out), *map(self.padded_lse, of_rows)
+            return lambda side, q, k, v: self.results(r, side, h, q, k, v)
 
-            return run
+        return self.by_rank(branch, side, q, self.everybody(k), self.everybody(v))
 
-        return self.by_rank(branch, side, q, self._everybody(k), self._everybody(v))
+    def results(self, r: int, side: Any, h: slice, q: Any, k: Any, v: Any) -> Any:
+        """(out, lse, row maxima) of rank r. k, v: the shards of everybody."""
+        k, v = self._seen(r, k), self._seen(r, v)
+        found = [nothing(q[:, :, :0], v, out_dtype(q), self.call.return_max)]
+        for part in sorted(self.plan.gather_parts(r), key=lambda part: tuple(part.rows)):
+            given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
+            found.append(self.call.forward(part, side, h, given, out_dtype(q)))
+        out, *of_rows = joined(found, 2)
+        return self.padded(out), *map(self.padded_lse, of_rows)
 
     def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         dq, dkv, total = [], [], side_sums(side).by_name
@@ -77,21 +79,26 @@ class Gather(Device):
 
     def _backward(self, side: Any, h: slice, given: Any, k: Any, v: Any) -> Any:
         """(sums by name, gradients of this rank's K and V side by side)"""
-        most = max(len(self.plan.nodes(r)) for r in range(self.ranks))
 
         def branch(r: int) -> Any:
-            def run(side: Any, given: Any, k: Any, v: Any) -> Any:
-                keys, sums = (self._seen(r, k), self._seen(r, v)), side_sums(side)
-                sums.zeros("dq", given[2].shape)
-                home = jnp.zeros((most, *k.shape[:3], k.shape[3] + v.shape[3]), F32)
-                for i, (node, dkv) in enumerate(zip(self.plan.nodes(r), self._sums(r, side, h, given, keys, sums))):
-                    for a, b in self._moves(r, node) if dkv is not None else ():
-                        home = home.at[i, :, :, a].set(dkv[:, :, b])
-                return sums.by_name, home
+            return lambda side, given, k, v: self.gradients(r, side, h, given, k, v)
 
-            return run
+        sums, home = self.by_rank(branch, side, given, self.everybody(k), self.everybody(v))
+        return sums, self.arrived(home)
 
-        sums, home = self.by_rank(branch, side, given, self._everybody(k), self._everybody(v))
+    def gradients(self, r: int, side: Any, h: slice, given: Any, k: Any, v: Any) -> Any:
+        """(sums by name, gradients of everybody's K and V side by side, by what rank r sends home)"""
+        most = max(len(self.plan.nodes(rank)) for rank in range(self.ranks))
+        keys, sums = (self._seen(r, k), self._seen(r, v)), side_sums(side)
+        sums.zeros("dq", given[2].shape)
+        home = jnp.zeros((most, *k.shape[:3], k.shape[3] + v.shape[3]), F32)
+        for i, (node, dkv) in enumerate(zip(self.plan.nodes(r), self._sums(r, side, h, given, keys, sums))):
+            for a, b in self._moves(r, node) if dkv is not None else ():
+                home = home.at[i, :, :, a].set(dkv[:, :, b])
+        return sums.by_name, home
+
+    def arrived(self, home: Any) -> Any:
+        """The gradients of this rank's K and V side by side, from what all ranks send home."""
         blocks = home.reshape(*home.shape[:3], self.ranks, self.rows, home.shape[4]).transpose(3, 0, 1, 2, 4, 5)
         found, slots, order = self.to_each(blocks), [], self.plan.home()
         for r in range(self.ranks):
@@ -100,7 +107,7 @@ class Gather(Device):
                 add_up(slots, order.additions.get(len(slots) - 1, ()))
         (slot,) = order.slots
         total = slots[slot]  # absent terms and terms of 0 have the same bits; XLA would drop "+ 0.0"
-        return sums, jnp.where(total == 0, 0.0, total)  # -0 becomes 0
+        return jnp.where(total == 0, 0.0, total)  # -0 becomes 0
 
     def _sums(self, r: int, side: Any, h: slice, given: Any, keys: Any, sums: Sums) -> list[Any]:
         """An array to go home for each of the plan's nodes; None is zero."""

@@ -92,18 +92,25 @@ class Ulysses(Device):
         most = max(b - a for a, b in of)
         blocks = [x[:, a:b] for a, b in of]
         blocks = [jnp.pad(b, [(0, most - n if i == 1 else 0) for i, n in enumerate(b.shape)]) for b in blocks]
-        found = self.to_each(jnp.stack(blocks))
+        return self._whole(self.to_each(jnp.stack(blocks)))
+
+    def _whole(self, found: Any) -> Any:
+        """The rows of all ranks, [ranks, batch, heads, rows, ..], in the order of their positions."""
         layout = self.plan.layout
         runs = [(run.start, found[r, :, :, rows]) for r in range(self.ranks) for run, rows in layout.runs(r)]
         return jnp.concatenate([x for _, x in sorted(runs, key=lambda run: run[0])] or [found[0, :, :, :0]], 2)
 
-    def _to_rows(self, x: Any, of: Any) -> Any:
-        """The other way; heads that ranks share are added in the order of ranks."""
+    def _shards(self, x: Any) -> Any:
+        """The other way; padding is 0."""
         blocks = []
         for r in range(self.ranks):
             runs = [x[:, :, run.start : run.stop] for run, _ in self.plan.layout.runs(r)]
             blocks.append(self.padded(jnp.concatenate(runs or [x[:, :, :0]], 2)))
-        found = self.to_each(jnp.stack(blocks))
+        return jnp.stack(blocks)
+
+    def _to_rows(self, x: Any, of: Any) -> Any:
+        """All rows of this rank's heads -> its rows of all heads. Those that ranks share are added in their order."""
+        found = self.to_each(self._shards(x))
         total = jnp.zeros((x.shape[0], max(b for _, b in of), *found.shape[3:]), x.dtype)
         for r, (a, b) in enumerate(of):
             total = total.at[:, a:b].add(found[r, :, : b - a])
@@ -111,6 +118,7 @@ class Ulysses(Device):
 
     def _calls(self, r: int, heads: int, heads_kv: int) -> Any:
         """(query heads and K/V heads by their places here, query heads among all) of a rank's calls."""
+        r %= self.ranks
         (first, _), _ = _plan.heads_of(heads, heads_kv, self.ranks, r)
         for (a, b), kv in _plan.head_calls(heads, heads_kv, self.ranks, r):
             yield slice(a, b), slice(*kv), slice(first + a, first + b)
@@ -123,24 +131,47 @@ class Ulysses(Device):
             def run(side: Any, q: Any, k: Any, v: Any) -> Any:
                 state = nothing(q, v, out_dtype(q), self.call.return_max)
                 for h, kv, of in self._calls(r, heads, heads_kv):
-                    for part in self.plan.whole_parts():
-                        given = (*rows_of(part.rows, q[:, h]), *rows_of(part.keys, k[:, kv], v[:, kv]))
-                        found = self.call.forward(part, side, of, given, out_dtype(q))
-                        at = slice(None), h, slice(*part.rows)
+                    for rows, found in self._results(r, side, of, q[:, h], k[:, kv], v[:, kv]):
+                        at = slice(None), h, rows
                         state = tuple(None if x is None else x.at[at].set(y) for x, y in zip(state, found))
                 return state
 
             return run
 
-        given = self._to_heads(q, mine), self._to_heads(k, read), self._to_heads(v, read)
-        out, *of_rows = self.by_rank(branch, side, *given)
+        keys = [self._everybody(self._to_heads(x, read)) for x in (k, v)]
+        out, *of_rows = self.by_rank(branch, side, self._to_heads(q, mine), *keys)
         shown = jnp.arange(self.rows) < self._count()
         home = [None if x is None else self._to_rows(x[..., None], mine)[..., 0] for x in of_rows]
         return self._to_rows(out, mine), *(None if x is None else jnp.where(shown, x, -jnp.inf) for x in home)
 
     def _count(self) -> Any:
         """The positions of this rank."""
-        return jnp.array([self.plan.layout.count(r) for r in range(self.ranks)])[jax.lax.axis_index(self.axis)]
+        layout = self.plan.layout
+        return jnp.array([layout.count(r) for r in range(layout.ranks)])[jax.lax.axis_index(self.axes)]
+
+    def _everybody(self, x: Any) -> Any:
+        """The keys that calls slice, from all rows of this rank's heads."""
+        return x
+
+    def _results(self, r: int, side: Any, of: slice, q: Any, k: Any, v: Any) -> Any:
+        """(rows, results) of the calls of some heads."""
+        for part in self.plan.whole_parts():
+            given = (*rows_of(part.rows, q), *rows_of(part.keys, k, v))
+            yield slice(*part.rows), self.call.forward(part, side, of, given, out_dtype(q))
+
+    def _gradients(self, r: int, side: Any, sums: Sums, heads: Any, given: Any, k: Any, v: Any) -> None:
+        """Adds the gradients of some heads to sums."""
+        h, kv, of = heads
+        for part in self.plan.whole_parts():
+            d, dl, q, o, s = rows_of(part.rows, *given)
+            g = self.call.backward(part, side, of, (d, dl, q, *rows_of(part.keys, k, v), o, s))
+            for name, here, rows in (("dq", h, part.rows), ("dk", kv, part.keys), ("dv", kv, part.keys)):
+                sums.add(name, g[name], (slice(None), here, slice(*rows)))
+            sums.side(g, part, of)
+
+    def _home(self, dk: Any, dv: Any) -> Any:
+        """The gradients of all rows of this rank's K/V heads."""
+        return dk, dv
 
     def backward(self, side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
         heads, heads_kv = q.shape[1], k.shape[1]
@@ -148,29 +179,23 @@ class Ulysses(Device):
 
         def branch(r: int) -> Any:
             def run(side: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
-                sums, all_rows = side_sums(side), slice(None)
+                sums = side_sums(side)
                 for name, x in (("dq", q), ("dk", k), ("dv", v)):
                     sums.zeros(name, x.shape)
                 for h, kv, of in self._calls(r, heads, heads_kv):
-                    for part in self.plan.whole_parts():
-                        given = [None if x is None else x[:, h] for x in (dout, dlse, q, out, lse)]
-                        d, dl, q_part, o, s = rows_of(part.rows, *given)
-                        keys = rows_of(part.keys, k[:, kv], v[:, kv])
-                        g = self.call.backward(part, side, of, (d, dl, q_part, *keys, o, s))
-                        places = (("dq", h, part.rows), ("dk", kv, part.keys), ("dv", kv, part.keys))
-                        for name, here, rows in places:
-                            sums.add(name, g[name], (all_rows, here, slice(*rows)))
-                        sums.side(g, part, of)
+                    given = [None if x is None else x[:, h] for x in (dout, dlse, q, out, lse)]
+                    self._gradients(r, side, sums, (h, kv, of), given, k[:, kv], v[:, kv])
                 return sums.by_name
 
             return run
 
         of_rows = [None if x is None else self._to_heads(x, mine) for x in (dout, q, out)]
         of_lse = [None if x is None else self._to_heads(x[..., None], mine)[..., 0] for x in (dlse, lse)]
-        keys = self._to_heads(k, read), self._to_heads(v, read)
+        keys = [self._everybody(self._to_heads(x, read)) for x in (k, v)]
         sums = self.by_rank(branch, side, of_rows[0], of_lse[0], of_rows[1], *keys, of_rows[2], of_lse[1])
         sums["dq"] = self._to_rows(sums["dq"], mine)
-        return sums, self._to_rows(sums.pop("dk"), read), self._to_rows(sums.pop("dv"), read)
+        dk, dv = (self._to_rows(x, read) for x in self._home(sums.pop("dk"), sums.pop("dv")))
+        return sums, dk, dv
 
 
 def merged(states: Any) -> Any:

@@ -12,6 +12,7 @@ from onepass._ranks.plan import Kind, plan_of
 
 from .call import FACTORS, SIDE, Call
 from .gather import Gather
+from .mesh import Mesh
 from .schemes import Ring, Ulysses
 
 SCHEMES = {"gather": Gather, "ring": Ring, "ulysses": Ulysses}
@@ -27,7 +28,7 @@ class Sharded:
     """All of a call but its arrays, which `names` names."""
 
     mesh: Any
-    axis: str
+    axis: Any  # a name, or a pair of them: nodes, and ranks within a node
     batch_axis: str | None
     kind: Kind
     call: Call
@@ -39,6 +40,10 @@ class Sharded:
 
     def _device(self) -> Any:
         layout: Any = self.kind.layout
+        if self.scheme == "mesh":
+            between, within = self.axis
+            size = int(self.mesh.shape[within])
+            return Mesh(plan_of(self.kind), self.call, within, layout.rows, between=between, within=size)
         more = {"head_groups": self.head_groups} if self.scheme == "gather" else {}
         return SCHEMES[self.scheme](plan_of(self.kind), self.call, self.axis, layout.rows, **more)
 

@@ -7,27 +7,13 @@ from typing import Any
 
 import torch
 
+from onepass._ranks.layout import Layout
 from onepass._ranks.plan import Plan
 
 from .call import F32, Call, Side, results_of
 from .gather import Gather
-from .layout import Layout
 from .ranks import Ranks
 from .ulysses import Ulysses
-
-
-def node_layouts(layout: Layout, within: int, node: int) -> tuple[Layout, Layout]:
-    """(the layout of nodes, the layout of a node's rows among its ranks). Rank r is rank r % within of its node."""
-    shares = layout.shares[node * within : (node + 1) * within + 1]
-    mine = layout.order[shares[0] : shares[-1]]
-    place = {unit: i for i, unit in enumerate(sorted(mine))}
-    cuts = [0]
-    for unit in place:
-        cuts.append(cuts[-1] + layout.cuts[unit + 1] - layout.cuts[unit])
-    nodes = Layout(layout.cuts, layout.order, layout.shares[::within])
-    if not mine:
-        return nodes, Layout.contiguous(0, within)
-    return nodes, Layout(cuts, [place[unit] for unit in mine], [s - shares[0] for s in shares])
 
 
 class _FromHead(Side):

@@ -7,6 +7,7 @@ import torch
 import onepass
 from onepass._options import asks_for_max
 from onepass._ranks.call import Options
+from onepass._ranks.layout import node_layouts
 from onepass._ranks.plan import (
     Kind,
     by_time,
@@ -21,7 +22,7 @@ from onepass._ranks.plan import (
 from .call import FACTORS, Call, factors_of
 from .gather import Gather
 from .layout import Layout
-from .mesh import Mesh, node_layouts
+from .mesh import Mesh
 from .ranks import TwoRanks, ranks_of
 from .ring import Ring
 from .ulysses import Ulysses
