@@ -82,6 +82,7 @@ TABLES = {
     "h200-backward-means": lambda: gpu.h200_means("h200_backward"),
     "h200-backward-others": gpu.h200_backward_others,
     "h200-backward-race": lambda: gpu.h200_backward_others("h200_backward_race"),
+    "h200-sm80-backward": lambda: gpu.h200("h200_sm80_backward", "bwd", ("torch-flash",)),
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-decode-fa3": lambda: gpu.h200_keys("h200_decode_fa3", "torch-cudnn", "flash-attn-3"),
     "h200-fp8-cache": gpu.h200_fp8_cache,
