@@ -35,10 +35,10 @@ struct ContextParallel {
 };
 
 // The tensors are those of attention(), with this rank's rows: q, k, v and out [batch, heads, rows, dim], where rows is
-// layout.count(rank), and lse [batch, heads_q, rows]. bias and bool_mask have this rank's rows and a column for each
-// position; ulysses supports only those of 1 row. sinks and alibi_slopes are equal on all ranks. The band, expressions
-// and dropout count positions within their document; a row is aligned with its own position. q, k and v of fp8_e4m3
-// have factors without blocks of rows, and no gradients. Not supported: caches, pages, and cu_seqlens, which
+// layout.count(rank), and lse and row_max [batch, heads_q, rows]. bias and bool_mask have this rank's rows and a column
+// for each position; ulysses supports only those of 1 row. sinks and alibi_slopes are equal on all ranks. The band,
+// expressions and dropout count positions within their document; a row is aligned with its own position. q, k and v of
+// fp8_e4m3 have factors without blocks of rows, and no gradients. Not supported: caches, pages, and cu_seqlens, which
 // `documents` takes the place of. The workspace of the launch is not used.
 //
 // Throws Error with outputs untouched, and on every rank the same sentence, if one rank's arguments are wrong or differ

@@ -174,16 +174,19 @@ TEST_P(SmallKernels, AppendsCompileWithoutASpill) {
 
 TEST_P(SmallKernels, RowsCompileToTheCodeThatWasMeant) {
   using enum ScalarType;
-  for (const RowsConfig& config : {RowsConfig{bf16, bf16, false, 8},
-                                   {f16, f16, false, 1},
-                                   {e4m3, e4m3, false, 16},
-                                   {f32, bf16, false, 8},
-                                   {f32, f16, false, 1},
-                                   {f32, f32, true, 4},
-                                   {f32, f32, true, 1},
-                                   {f32, f32, false, 4}}) {
+  using enum RowsWork;
+  for (const RowsConfig& config : {RowsConfig{bf16, bf16, copy, 8},
+                                   {f16, f16, copy, 1},
+                                   {e4m3, e4m3, copy, 16},
+                                   {f32, bf16, copy, 8},
+                                   {f32, f16, copy, 1},
+                                   {f32, f32, add, 4},
+                                   {f32, f32, add, 1},
+                                   {f32, f32, take_larger, 1},
+                                   {f32, f32, copy, 4}}) {
     cuda::CodeGate gate{4 * kRowsThreads, {}};
-    if (config.from == config.to && config.at_once > 1 && !config.add) gate.instructions = {"LDG.E.128", "STG.E.128"};
+    if (config.from == config.to && config.at_once > 1 && config.work == copy)
+      gate.instructions = {"LDG.E.128", "STG.E.128"};
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::rows_program(config, GetParam())), gate), "") << GetParam();
   }
 }

@@ -28,10 +28,10 @@ KernelProgram rows_program(const RowsConfig& config, const std::string& arch) {
           config_line("cuda/rows/rows.hpp", "onepass", "RowsConfig rows_config", config), arch};
 }
 
-void move_rows(const ConstTensor& from, const Tensor& to, bool add, void* on) {
+void move_rows(const ConstTensor& from, const Tensor& to, RowsWork work, void* on) {
   const DeviceFacts& device = device_facts(to.device.index);
   const auto stream = static_cast<Stream>(on);
-  RowsConfig config{.from = scalar_type_of(from.dtype), .to = scalar_type_of(to.dtype), .add = add, .at_once = 1};
+  RowsConfig config{.from = scalar_type_of(from.dtype), .to = scalar_type_of(to.dtype), .work = work, .at_once = 1};
   if (in_pieces(from) && in_pieces(to)) config.at_once = 16 / static_cast<int>(size_of(to.dtype));
   RowsParams p{};
   p.from = from.data, p.to = to.data;

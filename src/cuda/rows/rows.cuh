@@ -1,5 +1,5 @@
-// Rows of one tensor to those of another: copied, rounded from fp32, or added in fp32. Each piece of a row has one
-// thread, so sums have the same bits every time.
+// Rows of one tensor to those of another: copied, rounded from fp32, or added or compared in fp32. Each piece of a row
+// has one thread, so sums have the same bits every time.
 #pragma once
 #include "cuda/device/formats.cuh"
 
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kRowsThreads)
              column * stride[3];
     };
     const i64 from = place(p.from_stride), to = place(p.to_stride);
-    if constexpr (rows_config.from == rows_config.to && !rows_config.add) {
+    if constexpr (rows_config.from == rows_config.to && rows_config.work == RowsWork::copy) {
       using Raw = typename ElementOf<rows_config.to>::Format::Raw;
       const auto* const source = static_cast<const Raw*>(p.from) + from;
       auto* const target = static_cast<Raw*>(p.to) + to;
@@ -42,7 +42,11 @@ extern "C" __global__ void __launch_bounds__(onepass::kRowsThreads)
       for (i32 c = 0; c < n; ++c) x[c] = element_at<rows_config.from>(p.from, from + c);
 #pragma unroll
       for (i32 c = 0; c < n; ++c) {
-        if constexpr (rows_config.add) x[c] += element_at<rows_config.to>(p.to, to + c);
+        if constexpr (rows_config.work == RowsWork::add) x[c] += element_at<rows_config.to>(p.to, to + c);
+        if constexpr (rows_config.work == RowsWork::take_larger) {
+          const float most = element_at<rows_config.to>(p.to, to + c);
+          if (!(x[c] > most) && x[c] == x[c]) x[c] = most;
+        }
         store_element<rows_config.to>(p.to, to + c, x[c]);
       }
     }

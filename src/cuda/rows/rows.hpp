@@ -1,16 +1,19 @@
-// The config and the parameters of the kernel that copies, rounds and adds rows. One definition for the host and the
-// device half.
+// The config and the parameters of the kernel that copies, rounds, adds and compares rows. One definition for the host
+// and the device half.
 #pragma once
 #include "cuda/device/config.hpp"
 
 namespace onepass {
 
+// to = from; to += from, both fp32; to = the larger of both, or NaN where one is, both fp32.
+ONEPASS_ENUM(RowsWork, copy, add, take_larger);
+
 struct RowsConfig {
   ScalarType from, to;
-  bool add;     // to += from, both fp32
+  RowsWork work;
   int at_once;  // elements side by side that a thread moves: 16 bytes of `to` where addresses and strides allow, else 1
 
-  ONEPASS_FIELDS(RowsConfig, from, to, add, at_once)
+  ONEPASS_FIELDS(RowsConfig, from, to, work, at_once)
 };
 
 struct RowsParams {

@@ -25,9 +25,10 @@ enum class Pass { forward, backward };
 bool shares_heads(const ContextParallel& how) { return how.scheme == Scheme::ulysses || how.head_groups > 1; }
 
 // ------------------------------------------------------------------------------------------------------------- checks
-void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
+void refuse_unsupported(const AttentionTensors& t, const Attention& a, Pass pass) {
+  want(pass == Pass::forward || !t.row_max.given(), ErrorCode::unsupported,
+       "context_parallel_attention_backward does not support row_max");
   for (const auto& [name, given] : {std::pair{"recomputed", t.recomputed.given()},
-                                    {"row_max", t.row_max.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
                                     {"seqused_k", t.seqused_k.given()},
@@ -100,7 +101,7 @@ void check_outputs(const AttentionTensors& t, Pass pass) {
 void try_without_rows(AttentionTensors t, Attention a, Pass pass) {
   constexpr Range kNone{};
   for (ConstTensor* x : {&t.q, &t.k, &t.v, &t.dout, &t.dlse}) *x = rows_of(*x, kNone);
-  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv}) *x = rows_of(*x, kNone);
+  for (Tensor* x : {&t.out, &t.lse, &t.row_max, &t.dq, &t.dk, &t.dv}) *x = rows_of(*x, kNone);
   for (ConstTensor* x : {&t.bias, &t.bool_mask}) {
     if (x->given()) *x = slice_repeated(slice_repeated(*x, 2, kNone), 3, kNone);
   }
@@ -115,13 +116,14 @@ void try_without_rows(AttentionTensors t, Attention a, Pass pass) {
 
 void check(const Transport& transport, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
            Pass pass) {
-  refuse_unsupported(t, a);
+  refuse_unsupported(t, a, pass);
   check_layout(transport, how, a);
   const Index rows = how.layout.count(transport.rank()), length = how.layout.length();
   const std::array<std::pair<const char*, ConstTensor>, 8> of_rows{
       {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"out", t.out}, {"dout", t.dout}, {"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}}};
   for (const auto& [name, x] : of_rows) check_rows(name, x, 4, rows);
   check_rows("lse", t.lse, 3, rows);
+  check_rows("row_max", t.row_max, 3, rows);
   check_rows("dlse", t.dlse, 3, rows);
   for (const auto& [name, given] :
        {std::pair{"q", t.q.given()}, {"k", t.k.given()}, {"v", t.v.given()}, {"out", t.out.given()}})
@@ -181,11 +183,11 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
                    ? std::string("forward")
                    : text("gradients of ", given(Named{"k", t.dk.given()}, Named{"v", t.dv.given()}))},
       // A rank computes these for the others.
-      {"dtypes of out, lse, dout, dlse, dq, dk and dv",
+      {"dtypes of out, lse, row_max, dout, dlse, dq, dk and dv",
        how.scheme != Scheme::ulysses
            ? ""
-           : text(dtype_of(t.out), ", ", dtype_of(t.lse), ", ", dtype_of(t.dout), ", ", dtype_of(t.dlse), ", ",
-                  dtype_of(t.dq), ", ", dtype_of(t.dk), ", ", dtype_of(t.dv))},
+           : text(dtype_of(t.out), ", ", dtype_of(t.lse), ", ", dtype_of(t.row_max), ", ", dtype_of(t.dout), ", ",
+                  dtype_of(t.dlse), ", ", dtype_of(t.dq), ", ", dtype_of(t.dk), ", ", dtype_of(t.dv))},
   };
 }
 

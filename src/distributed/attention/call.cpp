@@ -130,6 +130,7 @@ void PartCall::pack(const Job& job, const Part& part) {
   if (part.cu_rows.empty()) return;
   AttentionTensors& t = tensors;
   t.q = packed(t.q), t.k = packed(t.k), t.v = packed(t.v), t.out = packed(t.out), t.lse = packed(t.lse);
+  t.row_max = packed(t.row_max);
   t.dout = packed(t.dout), t.dlse = packed(t.dlse), t.dq = packed(t.dq), t.dk = packed(t.dk), t.dv = packed(t.dv);
   const auto prefix = [&](const std::vector<Index>& sums, ConstTensor& cu, std::int64_t& longest) {
     const std::vector<std::int32_t> values(sums.begin(), sums.end());
@@ -186,7 +187,7 @@ AttentionTensors of_heads(const AttentionTensors& tensors, Range heads, Range he
   const auto cut_last = [&](auto&... all) {
     ((all = all.given() ? slice(all, static_cast<std::size_t>(all.rank) - 1, heads) : all), ...);
   };
-  cut(heads, t.q, t.out, t.lse, t.dout, t.dlse, t.dq);
+  cut(heads, t.q, t.out, t.lse, t.row_max, t.dout, t.dlse, t.dq);
   cut(heads_kv, t.k, t.v, t.dk, t.dv);
   cut_repeated(heads, t.bias, t.bool_mask, t.dbias, t.q_descale);
   cut_repeated(heads_kv, t.k_descale, t.v_descale, t.v_mean);
@@ -194,9 +195,10 @@ AttentionTensors of_heads(const AttentionTensors& tensors, Range heads, Range he
   return t;
 }
 
-void attend(const Job& job, const Part& part, const Keys& keys, const Tensor& out, const Tensor& lse) {
+void attend(const Job& job, const Part& part, const Keys& keys, const RowResults& into) {
   PartCall call(job, part, keys);
-  call.tensors.out = rows_of(out, part.rows), call.tensors.lse = rows_of(lse, part.rows);
+  call.tensors.out = rows_of(into.out, part.rows), call.tensors.lse = rows_of(into.lse, part.rows);
+  call.tensors.row_max = rows_of(into.row_max, part.rows);
   call.pack(job, part);
   attention(call.tensors, call.options, job.launch);
 }

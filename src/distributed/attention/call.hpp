@@ -35,8 +35,13 @@ struct Keys {
 };
 using KeyGradients = std::array<Tensor, 2>;  // dk and dv
 
-// Writes the part's rows of out and lse, which have all rows of this rank.
-void attend(const Job& job, const Part& part, const Keys& keys, const Tensor& out, const Tensor& lse);
+// Tensors with all rows of this rank, or of the call's heads. lse and row_max may be left out.
+struct RowResults {
+  Tensor out, lse{}, row_max{};
+};
+
+// Writes the part's rows.
+void attend(const Job& job, const Part& part, const Keys& keys, const RowResults& into);
 // Writes dq of the part's rows, and dk and dv of its keys; a tensor that is not given is not computed. Adds the part's
 // gradients of bias, sinks and slopes to the job's tensors.
 void attend_backward(const Job& job, const Part& part, const Keys& keys, const Tensor& dq, const KeyGradients& into);

@@ -52,13 +52,4 @@ class Deal {
   std::deque<Owned> memory_{};
 };
 
-// A tensor [batch, heads, rows] with a column.
-template <class AnyTensor>
-AnyTensor as_column(AnyTensor t) {
-  if (!t.given()) return t;
-  t.rank = 4;
-  t.shape[3] = t.stride[3] = 1;
-  return t;
-}
-
 }  // namespace onepass::inline v0::context_parallel

@@ -268,7 +268,7 @@ class Backward {
 void gather_forward(const Job& job) {
   const Gathered gathered(job);
   for (const Part& part : gather_parts(job.how.layout, job.visibility, job.me(), job.needs))
-    attend(job, part, gathered.keys(), job.tensors.out, job.tensors.lse);
+    attend(job, part, gathered.keys(), {job.tensors.out, job.tensors.lse, job.tensors.row_max});
 }
 
 void gather_backward(const Job& job) { Backward(job).run(); }

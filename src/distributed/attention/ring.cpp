@@ -65,6 +65,35 @@ class States {
   std::vector<State> states_;
 };
 
+// The row maxima over all parts, if they are asked for.
+class Maxima {
+ public:
+  explicit Maxima(const Job& job) : job_(job) {
+    if (!job.tensors.row_max.given()) return;
+    all_.emplace(new_maxima()), of_part_.emplace(new_maxima());
+    fill_empty(all_->tensor(), job.launch);
+  }
+
+  // Where a call writes those of its rows, before they are taken.
+  Tensor place() const { return of_part_ ? of_part_->tensor() : Tensor{}; }
+  void take(Range rows) const {
+    if (!all_) return;
+    take_larger(rows_of(as_column(place()), rows), rows_of(as_column(all_->tensor()), rows), job_.launch);
+  }
+  void copy_into(const Tensor& row_max) const {
+    if (all_) copy(as_column(all_->tensor()), as_column(row_max), job_.launch);
+  }
+
+ private:
+  Owned new_maxima() const {
+    const Dims& q = job_.tensors.q.shape;
+    return Owned(DType::f32, {q[0], q[1], q[2]}, job_.device(), job_.launch);
+  }
+
+  const Job& job_;
+  std::optional<Owned> all_, of_part_;
+};
+
 // The shards in the order in which they come to a rank, its own first.
 class Circle {
  public:
@@ -194,14 +223,17 @@ class Backward {
 
 void ring_forward(const Job& job) {
   States states(job);
+  const Maxima maxima(job);
   Circle circle(job);
   do {
     for (const Part& part : circle.parts()) {
       const auto [out, lse] = states.place(part.rows);
-      attend(job, part, *circle.keys(), out, lse);
+      attend(job, part, *circle.keys(), {out, lse, maxima.place()});
+      maxima.take(part.rows);
     }
   } while (circle.next());
   states.merge_into(job.tensors.out, job.tensors.lse);
+  maxima.copy_into(job.tensors.row_max);
 }
 
 void ring_backward(const Job& job) { Backward(job).run(); }

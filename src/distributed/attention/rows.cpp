@@ -1,6 +1,7 @@
 #include "distributed/attention/rows.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "algebra/ceil_div.hpp"
@@ -66,18 +67,30 @@ Owned::Owned(DType dtype, std::initializer_list<Index> shape, Device device, con
 
 void copy(const ConstTensor& from, const Tensor& to, const Launch& launch) {
   if (to.elements() == 0) return;
-  if (to.device.kind == DeviceKind::cuda) return cuda::move_rows(from, to, false, launch.stream);
+  if (to.device.kind == DeviceKind::cuda) return cuda::move_rows(from, to, RowsWork::copy, launch.stream);
   each_row(from, to, launch,
            [&](const std::byte* a, std::byte* b, const Line& line) { copy_line(a, from.dtype, b, to.dtype, line); });
 }
 
 void add(const ConstTensor& from, const Tensor& to, const Launch& launch) {
   if (to.elements() == 0) return;
-  if (to.device.kind == DeviceKind::cuda) return cuda::move_rows(from, to, true, launch.stream);
+  if (to.device.kind == DeviceKind::cuda) return cuda::move_rows(from, to, RowsWork::add, launch.stream);
   each_row(from, to, launch, [](const std::byte* a, std::byte* b, const Line& line) {
     const auto* const x = reinterpret_cast<const float*>(a);
     auto* const sum = reinterpret_cast<float*>(b);
     for (Index i = 0; i < line.count; ++i) sum[i * line.to] += x[i * line.from];
+  });
+}
+
+void take_larger(const ConstTensor& from, const Tensor& to, const Launch& launch) {
+  if (to.elements() == 0) return;
+  if (to.device.kind == DeviceKind::cuda) return cuda::move_rows(from, to, RowsWork::take_larger, launch.stream);
+  each_row(from, to, launch, [](const std::byte* a, std::byte* b, const Line& line) {
+    const auto* const x = reinterpret_cast<const float*>(a);
+    auto* const most = reinterpret_cast<float*>(b);
+    for (Index i = 0; i < line.count; ++i) {
+      if (x[i * line.from] > most[i * line.to] || std::isnan(x[i * line.from])) most[i * line.to] = x[i * line.from];
+    }
   });
 }
 

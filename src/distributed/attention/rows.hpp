@@ -45,11 +45,22 @@ AnyTensor rows_of(const AnyTensor& t, Range rows) {
   return slice(t, 2, rows);
 }
 
-// to = from, of one dtype, or rounded from fp32; to += from, both fp32. Equal shapes of rank 4.
+// A tensor [batch, heads, rows] with a column.
+template <class AnyTensor>
+AnyTensor as_column(AnyTensor t) {
+  if (!t.given()) return t;
+  t.rank = 4;
+  t.shape[3] = t.stride[3] = 1;
+  return t;
+}
+
+// to = from, of one dtype, or rounded from fp32; to += from, both fp32; or to = the larger of both, or NaN where one
+// is, both fp32. Equal shapes of rank 4.
 void copy(const ConstTensor& from, const Tensor& to, const Launch& launch);
 void add(const ConstTensor& from, const Tensor& to, const Launch& launch);
+void take_larger(const ConstTensor& from, const Tensor& to, const Launch& launch);
 
-// LSEs of rows without keys, -inf, everywhere in a tensor without gaps.
+// LSEs, or row maxima, of rows without keys, -inf, everywhere in a tensor without gaps.
 void fill_empty(const Tensor& lse, const Launch& launch);
 
 // fp32 zeros, as a tensor of any shape.

@@ -25,12 +25,18 @@ class Ulysses {
     const AttentionTensors& t = job_.tensors;
     const auto whole = deal_.to_heads({{t.q}, {t.k, Heads::key_value}, {t.v, Heads::key_value}});
     const Tensor out = deal_.memory(t.out.dtype, Heads::query, t.out.shape[3]);
-    const Tensor lse = t.lse.given() ? deal_.memory(DType::f32, Heads::query, 1) : Tensor{};
+    const auto column = [&](const Tensor& x) {
+      return x.given() ? deal_.memory(DType::f32, Heads::query, 1) : Tensor{};
+    };
+    const Tensor lse = column(t.lse), row_max = column(t.row_max);
     each_call(whole, [&](const Job& job, const Keys& keys, const HeadShare& call) {
-      for (const Part& part : parts_) attend(job, part, keys, heads_of(out, call), heads_of(without_column(lse), call));
+      const RowResults into{heads_of(out, call), heads_of(without_column(lse), call),
+                            heads_of(without_column(row_max), call)};
+      for (const Part& part : parts_) attend(job, part, keys, into);
     });
     std::vector<Deal::Results> results{{out, t.out}};
     if (t.lse.given()) results.push_back({lse, as_column(t.lse)});
+    if (t.row_max.given()) results.push_back({row_max, as_column(t.row_max)});
     deal_.to_rows(results);
   }
 

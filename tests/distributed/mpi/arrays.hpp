@@ -97,10 +97,11 @@ inline Array shard(const Array& whole, const context_parallel::Layout& layout, I
 
 // All gradients and results of a call.
 struct Results {
-  Array out, lse, dq, dk, dv, dsinks, dslopes, dbias;
+  Array out, lse, row_max, dq, dk, dv, dsinks, dslopes, dbias;
   template <class F>
   static void each(const F& f) {
-    f("out", &Results::out), f("lse", &Results::lse), f("dq", &Results::dq), f("dk", &Results::dk);
+    f("out", &Results::out), f("lse", &Results::lse), f("row_max", &Results::row_max), f("dq", &Results::dq),
+        f("dk", &Results::dk);
     f("dv", &Results::dv), f("dsinks", &Results::dsinks), f("dslopes", &Results::dslopes), f("dbias", &Results::dbias);
   }
 };

@@ -58,6 +58,7 @@ inline Results new_results(const Case& c, Index rows, DType dtype, const Inputs&
   Results r;
   r.out = Array(dtype, {c.batch, c.heads, rows, c.dim_v});
   r.lse = Array(DType::f32, {c.batch, c.heads, rows});
+  r.row_max = Array(DType::f32, {c.batch, c.heads, rows});
   r.dq = Array(dtype, {c.batch, c.heads, rows, c.dim});
   r.dk = Array(dtype, {c.batch, c.heads_kv, rows, c.dim});
   r.dv = Array(dtype, {c.batch, c.heads_kv, rows, c.dim_v});
@@ -76,13 +77,18 @@ inline AttentionTensors tensors_of(Inputs& in, Results& r) {
   t.q = in.q.tensor(), t.k = in.k.tensor(), t.v = in.v.tensor(), t.dout = in.dout.tensor(), t.dlse = in.dlse.tensor();
   t.sinks = in.sinks.tensor(), t.alibi_slopes = in.slopes.tensor(), t.bias = in.bias.tensor();
   t.bool_mask = in.mask.tensor();
-  t.out = r.out.tensor(), t.lse = r.lse.tensor(), t.dq = r.dq.tensor(), t.dk = r.dk.tensor(), t.dv = r.dv.tensor();
+  t.out = r.out.tensor(), t.lse = r.lse.tensor(), t.row_max = r.row_max.tensor();
+  t.dq = r.dq.tensor(), t.dk = r.dk.tensor(), t.dv = r.dv.tensor();
   t.dsinks = r.dsinks.tensor(), t.dalibi_slopes = r.dslopes.tensor(), t.dbias = r.dbias.tensor();
   return t;
 }
 inline AttentionTensors without_gradients(AttentionTensors t) {
   t.dout = t.dlse = {};
   t.dq = t.dk = t.dv = t.dbias = t.dsinks = t.dalibi_slopes = {};
+  return t;
+}
+inline AttentionTensors of_backward(AttentionTensors t) {
+  t.row_max = {};
   return t;
 }
 
@@ -94,7 +100,8 @@ inline AttentionTensors document_of(AttentionTensors t, context_parallel::Range 
     x.data = static_cast<Byte*>(x.data) + rows.begin * x.stride[dim] * static_cast<Index>(size_of(x.dtype));
     x.shape[dim] = rows.size();
   };
-  cut(t.q, 2), cut(t.k, 2), cut(t.v, 2), cut(t.dout, 2), cut(t.dlse, 2), cut(t.out, 2), cut(t.lse, 2);
+  cut(t.q, 2), cut(t.k, 2), cut(t.v, 2), cut(t.dout, 2), cut(t.dlse, 2), cut(t.out, 2), cut(t.lse, 2),
+      cut(t.row_max, 2);
   cut(t.dq, 2), cut(t.dk, 2), cut(t.dv, 2);
   cut(t.bias, 2), cut(t.bias, 3), cut(t.bool_mask, 2), cut(t.bool_mask, 3), cut(t.dbias, 2), cut(t.dbias, 3);
   return t;
@@ -117,7 +124,7 @@ inline Results one_device(const Case& c, DType dtype, std::string_view implement
     Attention options = c.options;
     options.dropout_start = {static_cast<std::uint32_t>(d * static_cast<std::size_t>(c.batch)), 0, 0, 0};
     attention(without_gradients(t), options, {.executor = &serial_executor()}, implementation);
-    attention_backward(t, options, {.executor = &serial_executor()}, implementation);
+    attention_backward(of_backward(t), options, {.executor = &serial_executor()}, implementation);
     for (auto [to, from] : {std::pair{&all.dsinks, &sums.dsinks}, {&all.dslopes, &sums.dslopes}}) {
       for (std::size_t i = 0; i < to->count(); ++i) to->set(i, to->at(i) + from->at(i));
     }
@@ -143,7 +150,7 @@ struct Mine {
 
   void run(Transport& transport, const ContextParallel& how, const Case& c, Executor& executor = serial_executor()) {
     context_parallel_attention(transport, how, without_gradients(tensors), c.options, {.executor = &executor});
-    context_parallel_attention_backward(transport, how, tensors, c.options, {.executor = &executor});
+    context_parallel_attention_backward(transport, how, of_backward(tensors), c.options, {.executor = &executor});
   }
 
  private:

@@ -117,7 +117,7 @@ bool unseen_nan() {
   for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
     Results clean = run(scheme, false), poisoned = run(scheme, true);
     if (from_the_last == 0) {
-      right &= std::isnan(poisoned.out.at(0));
+      right &= std::isnan(poisoned.out.at(0)) && std::isnan(poisoned.row_max.at(0));
       continue;
     }
     if (from_the_last == 1) poisoned.dk = clean.dk, poisoned.dv = clean.dv;  // rows of the last rank see these keys
@@ -151,7 +151,7 @@ bool differ() {
       "shapes of q, k and v must be the same on all ranks (rank 0 has [1, 4, rows, 16], [1, 2, rows, 16], [1, 2, rows, "
       "24], " +
           who + " has [1, 2, rows, 16], [1, 2, rows, 16], [1, 2, rows, 24])",
-      [](auto& t, auto&, auto&) { t.q.shape[1] = t.out.shape[1] = t.lse.shape[1] = 2; });
+      [](auto& t, auto&, auto&) { t.q.shape[1] = t.out.shape[1] = t.lse.shape[1] = t.row_max.shape[1] = 2; });
   expect("band must be the same on all ranks (rank 0 has -1:0, " + who + " has -1:-1)",
          [](auto&, auto& options, auto&) { options.band.causal = false; });
   expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
@@ -168,11 +168,17 @@ bool differ() {
     how.reproducible = true;
   });
   // Ranks compute the outputs of others.
-  const std::string dtypes = "dtypes of out, lse, dout, dlse, dq, dk and dv must be the same on all ranks (rank 0 has ",
-                    forward = "none, none, none, none, none";
+  const std::string
+      dtypes = "dtypes of out, lse, row_max, dout, dlse, dq, dk and dv must be the same on all ranks (rank 0 has ",
+      forward = "none, none, none, none, none", all = "fp32, fp32, fp32, ";
   expect(
-      dtypes + "fp32, fp32, " + forward + ", " + who + " has fp32, none, " + forward + ")",
+      dtypes + all + forward + ", " + who + " has fp32, none, fp32, " + forward + ")",
       [](auto& t, auto&, auto&) { t.lse = {}; }, Scheme::ulysses);
+  expect(
+      dtypes + all + forward + ", " + who + " has fp32, fp32, none, " + forward + ")",
+      [](auto& t, auto&, auto&) { t.row_max = {}; }, Scheme::ulysses);
+  expect(who + ": row_max must have " + rows + " rows, as layout gives this rank (got " + fewer + ")",
+         [](auto& t, auto&, auto&) { --t.row_max.shape[2]; });
   expect(
       who + ": the scheme ulysses does not support a bias with rows; give [batch|1, heads|1, 1, length] (got [1, 1, " +
           rows + ", " + std::to_string(c.length) + "])",
@@ -194,7 +200,7 @@ bool differ() {
   Mine mine(c, layout, transport.rank());
   right &= is(sentence_of([&] {
                 if (me)
-                  context_parallel_attention_backward(transport, {layout}, mine.tensors, c.options);
+                  context_parallel_attention_backward(transport, {layout}, of_backward(mine.tensors), c.options);
                 else
                   context_parallel_attention(transport, {layout}, without_gradients(mine.tensors), c.options);
               }),
