@@ -1,5 +1,6 @@
 """Jobs that several processes of a group do over gloo; with ONEPASS_RANKS=cuda over NCCL, each on a GPU of its own."""
 
+import concurrent.futures
 import datetime
 import multiprocessing
 import os
@@ -46,11 +47,22 @@ def _work(rank, ranks, own, folder, job):
     dist.destroy_process_group()
 
 
+def _server():
+    """Forks processes that have imported torch already."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch", "onepass.torch", "onepass.context_parallel"])
+    return server
+
+
+def side_by_side(work, items):
+    """work(item) of each, in a process for each core, but at most 16, which all use the first GPU."""
+    with concurrent.futures.ProcessPoolExecutor(min(16, os.cpu_count() or 1), _server()) as pool:
+        return list(pool.map(work, items))
+
+
 def spawned(job, ranks, folder):
-    """The answer of rank 0 to a job of this number of processes. A server that has imported torch forks them."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["torch", "onepass.torch", "onepass.context_parallel"]
-    )
+    """The answer of rank 0 to a job of this number of processes."""
+    _server()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         given = ranks, pathlib.Path(name), folder, job
         torch.multiprocessing.start_processes(_work, given, nprocs=ranks, start_method="forkserver")

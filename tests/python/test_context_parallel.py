@@ -11,12 +11,20 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
 
 import context_parallel_cases as cases  # noqa: E402
+import context_parallel_kernels  # noqa: E402
 import context_parallel_maxima  # noqa: E402
 import context_parallel_pooled  # noqa: E402
 import onepass.torch  # noqa: E402
+import rank_processes  # noqa: E402
 from onepass.context_parallel import Layout, attention  # noqa: E402
 
 RANKS = cases.those_that_fit((1, 2, 3, 4))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    if rank_processes.ON_GPUS:
+        assert context_parallel_kernels.load_all() == list(cases.cases(1))
 
 
 @functools.cache
