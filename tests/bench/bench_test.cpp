@@ -28,6 +28,8 @@ TEST(Bench, ReadsCells) {
   EXPECT_EQ(cell->problem.heads_q, 2);
   EXPECT_EQ(parse_cell("1 | - | fwd b1 h1 s8 d8 fp32")->implementation, "");
   EXPECT_EQ(parse_cell("fwd b1 h1 s8 d8 fp32 cuda:1")->problem.device.index, 1);
+  const std::string either = "fwd h1 s8 d8 fp32 mask_mod={q_index || k_index < 4}";  // these '|' separate nothing
+  EXPECT_EQ(to_string(parse_cell(either)->problem), to_string(parse_cell("1 | - | " + either)->problem));
   for (const char* line : {"fwd b1 | -", "0 | - | fwd b1 h1 s8 d8 fp32", "1 | - | nonsense"})
     EXPECT_THROW(parse_cell(line), Error) << line;
 }

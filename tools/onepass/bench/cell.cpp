@@ -118,7 +118,8 @@ std::optional<CellSpec> parse_cell(const std::string& raw, Device device) {
   if (line.empty() || line[0] == '#') return std::nullopt;
   const auto first = line.find('|'), second = line.find('|', first + 1);
   CellSpec spec;
-  if (first == line.npos) {
+  // One word stands before a cell's first '|'. A problem has several, and a mask_mod may hold "a || b".
+  if (first == line.npos || trimmed(line.substr(0, first)).find(' ') != line.npos) {
     read_problem(spec, line, device);
     return spec;
   }
