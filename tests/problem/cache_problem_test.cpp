@@ -60,7 +60,7 @@ TEST(Problem, WrongWordsOfACacheAreNamed) {
       {"bwd s4 seqused", "bwd does not support 'seqused'"},
       {"s4 seqused=5", "lengths of k must be 0 to 4 (got 5)"}};
   for (const auto& [line, sentence] : wrong) {
-    const std::string said = test::sentence_of([&] { (void)parse_problem(line); });
+    const std::string said = test::sentence_of([&line = line] { (void)parse_problem(line); });
     EXPECT_NE(said.find(sentence), std::string::npos) << line << ": " << said;
   }
 }
