@@ -25,6 +25,7 @@ def _recorder(torch: Any) -> str | None:
     """The recorder of torch's operations that repeats them later, or None."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"
+    # No public function of PyTorch (2.15) tells of an active mode or transformation, here and in keeps().
     if torch._C._len_torch_dispatch_stack():
         proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
         if proxies is not None and proxies.get_proxy_mode() is not None:

@@ -128,6 +128,8 @@ class Differentiable(torch.autograd.Function):
         return *grads, *(None,) * (len(NAMES) - len(grads))
 
 
+# PyTorch (2.15) has no public access to the dispatcher's thread state, to calls below autograd, or to whether forward
+# mode is on. That is why torch._C is used here and below.
 _include, _exclude = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
 
 
@@ -233,14 +235,15 @@ OPERATORS.impl("attention_backward", _backward_with_autograd, "Autograd")
 
 # ---------------------------------------------------------------------------------------------------- autocast
 def _autocast(device: Any) -> Any:
-    exclude = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + device.upper()))
-
     def cast(*args: Any) -> Any:
         """q, k and v in autocast's dtype, as PyTorch's own; biases, slopes and sinks lose nothing."""
         dtype = torch.get_autocast_dtype(device)
         qkv = (x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in args[:3])
-        with torch._C._ExcludeDispatchKeyGuard(exclude):
+        torch.set_autocast_enabled(device, False)  # only reached where it is True
+        try:
             return attention(*qkv, *args[3:])
+        finally:
+            torch.set_autocast_enabled(device, True)
 
     return cast
 

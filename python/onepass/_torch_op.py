@@ -25,6 +25,7 @@ _SCHEMAS = _onepass.torch_schemas()  # by operator; libonepass_torch.so has the 
 
 def _arguments_of(operator: str) -> Any:
     """From name to default, in order; and how many of them are tensors or lists of tensors, which come first."""
+    # PyTorch has no public reader of schemas. An operator's _schema is as private as this one.
     arguments = torch._C.parse_schema("onepass::" + _SCHEMAS[operator]).arguments
     return {x.name: x.default_value for x in arguments}, sum("Tensor" in str(x.type) for x in arguments)
 
@@ -47,7 +48,7 @@ _TANGENT_WORDS = tuple(name for name in _same_words(onepass.jvp) if name != "ret
 _SECOND_WORDS = _same_words(onepass.backward_jvp)
 
 # True if libonepass_torch.so has registered the operators, which then compute by its kernels.
-LOADED = torch._C._dispatch_has_kernel("onepass::attention")
+LOADED = hasattr(torch.ops.onepass, "attention")
 OPERATORS = operators.Library("onepass", "FRAGMENT")
 for _schema in () if LOADED else _SCHEMAS.values():
     OPERATORS.define(_schema, tags=torch.Tag.pt2_compliant_tag)

@@ -26,7 +26,10 @@ def no_forward_mode(ctx: Any, *tangents: Any) -> None:
 
 
 def transformed() -> Any:
-    """True if torch.func is active. It sees an autograd.Function, but not one inside an operator."""
+    """True if torch.func is active. It sees an autograd.Function, but not one inside an operator.
+
+    PyTorch (2.15) has no public function that tells.
+    """
     return not is_compiling() and torch._C._are_functorch_transforms_active()
 
 

@@ -218,6 +218,7 @@ def test_autocast(attention, torch, device):
     bias = torch.randn(19, 23, device=device)
     with torch.autocast(device, torch.bfloat16):
         out = attention(q, k, v, bias=bias)
+        assert torch.is_autocast_enabled(device)  # still, which the operator switches off inside
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.float(), attention(q, k, v, bias=bias), atol=5e-2, rtol=5e-2)
     assert torch.autograd.grad(out.float().sum(), q)[0].dtype == torch.float32
