@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/attention/key_value_view.cuh"
 #include "cuda/jvp/products.cuh"
+#include "cuda/mma/block_ring.cuh"
 #include "cuda/mma/copy.cuh"
 
 namespace onepass::cuda::jvp {
@@ -10,10 +11,8 @@ namespace onepass::cuda::jvp {
 // Places of the bases, each the address of the tile's first token: q, tq, k, tk, v, tv, then the first block's number.
 constexpr u32 kQueries = kLayout.bases, kKeys = kQueries + 16, kValues = kQueries + 32, kFirstBlock = kQueries + 48;
 
-// Rings of blocks. Block n's copies begin when its slot is free and the step before it is under way: K with its
-// tangent, V with its, K, V ... each in a group of its own, so that 2 (stages - 1) groups are younger than the one that
-// is waited for.
-struct KeyValueRing {
+// Blocks of K with its tangent, and of V with its.
+struct KeyValueCopies {
   using OfK = TileCopy<kBlockN, features.dim_qk, kLayout.k_pitch>;
   using OfV = TileCopy<kBlockN, features.dim_v, kLayout.v_pitch>;
   u32 sm;
@@ -39,35 +38,16 @@ struct KeyValueRing {
     }
     copies_commit();
   }
-  DEV void begin() const {
-    load_k(last);
-#pragma unroll
-    for (i32 i = 1; i < kStages; ++i) {
-      load_v(last - i + 1);
-      load_k(last - i);
-    }
-  }
-  // K of block n is here, and every warp is done with V of block n + 1.
-  DEV void take_k(i32 n) const {
-    copies_wait<2 * (kStages - 1)>();
-    __syncthreads();
-    load_v(n - kStages + 1);
-  }
-  // V of block n is here, and every warp is done with K of block n.
-  DEV void take_v(i32 n) const {
-    copies_wait<2 * (kStages - 1)>();
-    __syncthreads();
-    load_k(n - kStages);
-  }
 };
+using KeyValueRing = BlockRing<KeyValueCopies, kStages>;
 
 DEV KeyValueRing ring_of(u32 sm, const JvpParams& p, const WorkTile& x) {
-  return {sm,
-          {sm + kKeys, p.k_stride[2], x.seq_k},
-          {sm + kKeys + 8, p.tk_stride[2], x.seq_k},
-          {sm + kValues, p.v_stride[2], x.seq_k},
-          {sm + kValues + 8, p.tv_stride[2], x.seq_k},
-          x.n_hi - 1};
+  return {{sm,
+           {sm + kKeys, p.k_stride[2], x.seq_k},
+           {sm + kKeys + 8, p.tk_stride[2], x.seq_k},
+           {sm + kValues, p.v_stride[2], x.seq_k},
+           {sm + kValues + 8, p.tv_stride[2], x.seq_k},
+           x.n_hi - 1}};
 }
 DEV void copy_queries(u32 sm, const JvpParams& p, const WorkTile& x) {
   using Copy = TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch>;

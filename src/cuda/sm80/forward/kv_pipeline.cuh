@@ -1,14 +1,14 @@
 // The pipeline of K and V through shared memory, the copy of Q, and the addresses that they begin at.
 #pragma once
 #include "cuda/attention/key_value_view.cuh"
+#include "cuda/mma/block_ring.cuh"
 #include "cuda/mma/copy.cuh"
 #include "cuda/sm80/forward/products.cuh"
 
 namespace onepass::sm80 {
 
-// Rings of K and V blocks. Block n's copies begin when its slot is free and the step before it is under way:
-// K, V, K, V ... each in a group of its own, so that 2 (stages - 1) groups are younger than the one that is waited for.
-struct KeyValueRing {
+// Blocks of K and of V.
+struct KeyValueCopies {
   u32 k_tiles, v_tiles;
   TileCopy<kBlockN, features.dim_qk, kLayout.k_pitch> copy_k;
   TileCopy<kBlockN, features.dim_v, kLayout.v_pitch> copy_v;
@@ -42,36 +42,17 @@ struct KeyValueRing {
       rows(to, key);
     }
   }
-  DEV void begin() const {
-    load_k(last);
-#pragma unroll
-    for (i32 i = 1; i < kStages; ++i) {
-      load_v(last - i + 1);
-      load_k(last - i);
-    }
-  }
-  // K of block n is here, and every warp is done with V of block n + 1.
-  DEV void take_k(i32 n) const {
-    copies_wait<2 * (kStages - 1)>();
-    __syncthreads();
-    load_v(n - kStages + 1);
-  }
-  // V of block n is here, and every warp is done with K of block n.
-  DEV void take_v(i32 n) const {
-    copies_wait<2 * (kStages - 1)>();
-    __syncthreads();
-    load_k(n - kStages);
-  }
 };
+using KeyValueRing = BlockRing<KeyValueCopies, kStages>;
 
 DEV KeyValueRing ring_of(u32 sm, const ForwardParams& p, const WorkTile& x) {
-  return {sm + kLayout.k,
-          sm + kLayout.v,
-          {sm + kLayout.bases + 8, p.k_stride[2], x.seq_k},
-          {sm + kLayout.bases + 16, p.v_stride[2], x.seq_k},
-          sm + kLayout.bases + 24,
-          x.n_hi - 1,
-          p};
+  return {{sm + kLayout.k,
+           sm + kLayout.v,
+           {sm + kLayout.bases + 8, p.k_stride[2], x.seq_k},
+           {sm + kLayout.bases + 16, p.v_stride[2], x.seq_k},
+           sm + kLayout.bases + 24,
+           x.n_hi - 1,
+           p}};
 }
 DEV void copy_query(u32 sm, const ForwardParams& p, const WorkTile& x) {
   const TileCopy<kBlockM, features.dim_qk, kLayout.q_pitch> copy{sm + kLayout.bases, p.q_stride[2], x.seq_q};
