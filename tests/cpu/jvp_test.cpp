@@ -87,7 +87,7 @@ TEST(Jvp, RefusesInASentence) {
                {"jvp b1 h1 s4 d8 fp32 tlse", "tlse requires lse"},
                {"jvp b1 h1 s4 d8 fp8_e4m3", "jvp does not support fp8_e4m3 q, k and v"}};
   for (const auto& [line, sentence] : cases) {
-    const std::string said = test::sentence_of([&] { (void)parse_problem(line); });
+    const std::string said = test::sentence_of([&line = line] { (void)parse_problem(line); });
     EXPECT_NE(said.find(sentence), std::string::npos) << line << ": " << said;
   }
 }

@@ -75,8 +75,8 @@ TEST(Second, SplitsOfKeysAndRows) {
 // An element of each input that is not finite reaches what the textbook says, and nothing else.
 TEST(Second, NanAndInfinity) {
   const char* const lines[] = {"bwd_jvp b1 h2/1 s70x200 d40/24 fp32 causal_bottom_right tdout dlse tdlse",
-                               "bwd_jvp b1 h2 s30x150 d16 fp32 softcap=3 bias=fp32:1hqk tbias mask=11qk sinks tsinks "
-                               "grads=dq,dk,dv,dbias,dsinks",
+                               ("bwd_jvp b1 h2 s30x150 d16 fp32 softcap=3 bias=fp32:1hqk tbias mask=11qk sinks tsinks "
+                                "grads=dq,dk,dv,dbias,dsinks"),
                                "bwd_jvp b1 h2 s30x150 d16 bf16 window=20:0 dropout=0.3 seed=4 tdout",
                                "bwd_jvp h2 d8 fp32 varlen=3,40/2,130"};
   constexpr Role kPoked[] = {Role::q,  Role::k,     Role::v,    Role::dout,  Role::tq,   Role::tk,
@@ -112,7 +112,7 @@ TEST(Second, RefusesInASentence) {
                {"bwd_jvp b1 h1 s4 d8 fp8_e4m3", "backward_jvp does not support fp8_e4m3 q, k and v"},
                {"jvp b1 h1 s4 d8 fp32 tdout", "tdout"}};
   for (const auto& [line, sentence] : cases) {
-    const std::string said = test::sentence_of([&] { (void)parse_problem(line); });
+    const std::string said = test::sentence_of([&line = line] { (void)parse_problem(line); });
     EXPECT_NE(said.find(sentence), std::string::npos) << line << ": " << said;
   }
 }
