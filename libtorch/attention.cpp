@@ -96,6 +96,14 @@ void Call::take_mod_buffers() {
 void Call::take_random_seed() {
   const AtenTensorHandle drawn = arguments_.tensor(item("random_seed"));
   if (!drawn) return;
+  const Owned seed = kept(drawn);
+  want(dtype_of(drawn) == code_of(DType::i64) && seed.numel() == 1, ErrorCode::bad_dtype,
+       "random_seed must be int64 of one element (got ", dtype_name(drawn), " of shape [", seed.numel(), "])");
+  if (!seed.is_cpu()) {
+    const std::int64_t one = 1;
+    take(Role::dropout_seed, views_.hold(torch::stable::reshape(seed, {&one, 1})));
+    return;
+  }
   const cuda::Driver* const driver = tensors_.q.device.kind == DeviceKind::cuda ? cuda::driver() : nullptr;
   if (driver) {
     int capturing = cuda::kNotCapturing;
@@ -103,10 +111,6 @@ void Call::take_random_seed() {
     want(capturing == cuda::kNotCapturing, ErrorCode::bad_value,
          "dropout_p > 0 requires a seed while a CUDA graph is captured, because every replay drops the same weights");
   }
-  const Owned seed = kept(drawn);
-  want(seed.is_cpu() && dtype_of(drawn) == code_of(DType::i64) && seed.numel() == 1, ErrorCode::bad_dtype,
-       "random_seed must be one int64 on the CPU (got ",
-       seed.is_cpu() ? text(seed.numel(), " of dtype ", dtype_name(drawn)) : "another device", ")");
   options_.seed = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(seed.const_data_ptr()));
 }
 

@@ -55,7 +55,7 @@ inline constexpr auto kAttentionItems = std::to_array<Item>({
     {"Tensor?", "k_descale", "None"},
     {"Tensor?", "v_descale", "None"},
     {"Tensor?", "v_mean", "None"},
-    {"Tensor?", "random_seed", "None"},  // int64 on the CPU, drawn by PyTorch's generator; in its absence `seed` counts
+    {"Tensor?", "random_seed", "None"},  // one int64 on the CPU, or q's device; in its absence `seed` counts
     {"Tensor[]?", "mod_buffers", "None"},
     {"str?", "mod_names", "None"},  // joined by commas
     {"str?", "mask", "None"},

@@ -54,6 +54,8 @@ struct AttentionTensors {
   // i's parent among them; a number that is not from 0 to i - 1 (-1) says that it has none. A draft sees the keys
   // before all drafts, its ancestors and itself. Requires causal bottom right; read where the tensors are.
   ConstTensor tree{};
+  ConstTensor dropout_seed{};  // int64 [1]: the dropout's seed in place of `Attention::seed`, which is then 0; its bits
+                               // are the number's. Read where the tensors are, when the kernels run
   std::vector<NamedTensor> mod_buffers{};
 
   // For a backward. A gradient that is not given is not computed; one that is given is written whole.

@@ -169,6 +169,8 @@ typedef struct onepass_options {
   /* Tangents of dout and dlse for onepass_backward_jvp, or NULL for 0. Out: the derivatives of dq, dk, dv, dbias,
    * dsinks and dalibi_slopes, of their shapes and dtypes; at least one is given. */
   const onepass_tensor *tdout, *tdlse, *tdq, *tdk, *tdv, *tdbias, *tdsinks, *tdalibi_slopes;
+  /* int64 [1] on q's device: the dropout's seed in place of `seed`, which is then 0. Kernels read it when they run. */
+  const onepass_tensor* dropout_seed;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

@@ -138,7 +138,8 @@ def attention(
       scale: factor of the scores; default ``1 / sqrt(dim_qk)``.
       softcap: if > 0, scores become ``softcap * tanh(score / softcap)`` before bias and mask.
       dropout_p: probability, in [0, 1], with which a weight is dropped; the others grow by ``1 / (1 - dropout_p)``.
-      seed: of the dropout, an integer from 0 to 2^64 - 1; needed where dropout_p > 0. The same seed drops the same
+      seed: of the dropout, an integer from 0 to 2^64 - 1, or an int64 array of one element where q is, which kernels
+        read when they run; needed where dropout_p > 0. The same seed drops the same
         weights on every machine and thread count, and in every call: give each step its own. (onepass.torch.attention
         draws one where none is given.)
       dropout_start: ``(batch, head, row, key)``: the places of the call's first ones in the draws; key is a multiple of

@@ -40,7 +40,7 @@ def backward_jvp(
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_p: float = 0.0,
-    seed: int | None = _options.SEED,
+    seed: Any = _options.SEED,
     dropout_start: Any = None,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,6 +23,8 @@ _DIFFERENTIABLE = (*_TANGENTS, "alibi_slopes")
 def operands(given: dict[str, Any]) -> tuple[Any, ...]:
     """(names, arrays) of the arrays of a call, in the order in which they are passed."""
     found = {}
+    if in_memory(given.get("seed")) and given["dropout_p"]:
+        given = {**given, "dropout_seed": _seed_words(given["seed"])}
     for name in DATA:
         if given[name] is None:
             form = _options.batched(given["layout"] == "bshd")
@@ -52,9 +55,32 @@ def converted(name: str, x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
 
+def in_memory(seed: Any) -> bool:
+    return isinstance(seed, (jax.Array, np.ndarray))
+
+
+def _seed_words(seed: Any) -> Any:
+    """A seed in memory as int32 [2], the low word of its 64 bits first, because most programs have no int64.
+
+    A key of jax.random draws the two words.
+    """
+    typed = jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
+    if (typed and not seed.shape) or (seed.dtype == jnp.uint32 and seed.shape == (2,)):
+        return jax.lax.bitcast_convert_type(jax.random.bits(seed, (2,), "uint32"), jnp.int32)
+    if typed or not jnp.issubdtype(seed.dtype, jnp.integer) or seed.shape not in ((), (1,)):
+        accepted = "an integer from 0 to 2^64 - 1, a key of jax.random or an array of one integer"
+        raise TypeError(f"seed must be {accepted} (got {seed.dtype} of shape {list(seed.shape)})")
+    x = seed.reshape(())
+    high = x >> 32 if seed.dtype.itemsize == 8 else -(x < 0).astype("int32")
+    words = [(word & 0xFFFFFFFF if word.dtype.itemsize == 8 else word).astype("uint32") for word in (x, high)]
+    return jax.lax.bitcast_convert_type(jnp.stack(words), jnp.int32)
+
+
 def settings(given: dict[str, Any], names: Sequence[str]) -> Any:
     """The options of a call as a tuple of (name, value): what the extension takes, and what onepass.jax adds."""
     plain = {**_options.keywords(attention), **given, **dict.fromkeys(_SIDE), "mod_buffers": None}
+    if in_memory(plain["seed"]):
+        plain["seed"] = 0
     options = _options.options(_devices.Host(), plain)
     for name in (*_SIDE, "stream", "workspace", "mod_buffers"):
         del options[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _arrays, _onepass
 from ._flex.trace import texts
-from ._values import integer, number, parts, seed_of, text, threads_of, window_sides
+from ._values import integer, is_array, number, parts, seed_array, seed_of, text, threads_of, window_sides
 
 # mask -> (causal, onepass::Align)
 _BOTTOM_RIGHT, _OFFSET = 0, 2
@@ -188,6 +188,9 @@ def options(place: Any, given: dict[str, Any]) -> Any:
     max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
     score_mod, mask_mod = given["score_mod"], given["mask_mod"]
     seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
+    if is_array(seed):
+        in_memory, seed = seed_array(seed), 0
+        given = {**given, "dropout_seed": in_memory if dropout_p != 0 else None}
     # Most calls have most options at their default: a function for each would be a fifth of a small call.
     layout = given["layout"]
     options = {

@@ -26,7 +26,7 @@ class BackwardOptions(TypedDict, Generic[_Array], total=False):
     scale: float | None
     softcap: float
     dropout_p: float
-    seed: int | None
+    seed: int | _Array | None
     dropout_start: tuple[int, int, int, int] | None
     cu_seqlens_q: _Array | None
     cu_seqlens_k: _Array | None

@@ -70,7 +70,9 @@ def attention(
 
     Args:
       q, k, v, ...: as ``onepass.attention`` takes them.
-      seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it.
+      seed: of the dropout; None draws one from PyTorch's CPU generator, so that torch.manual_seed repeats it. An int64
+        tensor of one element on q's device is read when kernels run: a CUDA graph that changes it drops other weights
+        in each replay. The backward reads the same tensor, which must not change before.
       return_max: as in ``onepass.attention``; row maxima have no gradient.
       out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
       fp8, unified_max: of the forward; a call with fp8 has no gradients.
@@ -96,6 +98,8 @@ def attention(
         random_seed = torch.randint(2**62, (), dtype=torch.int64, device="cpu")
     elif seed is None:
         seed = 0
+    elif isinstance(seed, torch.Tensor):
+        seed, random_seed = 0, _seed_in_memory(q, seed) if dropout_p else None
     left, right = _values.window_sides(window)
     buffers = _options.mod_items(mod_buffers) if mod_buffers else None
     if not (buffers is q_descale is k_descale is v_descale is v_mean is None):
@@ -163,6 +167,14 @@ def attention(
         most = _options.of_heads(most, call._asdict())
     results = (out, *((lse,) if return_lse else ()), *((most,) if return_max else ()))
     return results if len(results) > 1 else out
+
+
+def _seed_in_memory(q: Any, seed: Any) -> Any:
+    """A seed that kernels read when they run: so does a CUDA graph in each replay, and a compiled function."""
+    seed = _values.seed_array(seed)
+    if seed.device != q.device:
+        raise ValueError(f"seed must be on {q.device}, as q is (got {seed.device})")
+    return seed
 
 
 def _words_of(block_mask: Any, given: dict[str, Any]) -> tuple[Any, ...]:

@@ -93,11 +93,14 @@ def _arguments(c: Any, words: tuple[str, ...]) -> dict[str, Any]:
     """Call -> `words`, and the other keyword arguments that attention and its backward share, but q, k and v."""
     window = None if c.window_left == -1 and c.window_right == -1 else (c.window_left, c.window_right)
     seed = c.seed
-    if c.random_seed is not None:
+    if c.random_seed is not None and c.random_seed.device == c.q.device:
+        seed = c.random_seed  # on the CPU, one that PyTorch's generator has drawn is read in the same way
+    elif c.random_seed is not None:
         if c.q.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "dropout_p > 0 requires a seed while a CUDA graph is captured, because every replay drops the same "
-                "weights; pass seed= to onepass.torch.attention, or capture without dropout"
+                "weights; pass an int64 tensor on the device as seed= to onepass.torch.attention, and change it in the "
+                "graph, or capture without dropout"
             )
         seed = int(c.random_seed)
     return {
@@ -106,7 +109,7 @@ def _arguments(c: Any, words: tuple[str, ...]) -> dict[str, Any]:
         "threads": _threads(c.q, c.threads),
         "window": window,
         "layout": "bshd" if c.tokens_first else "bhsd",
-        "seed": seed % 2**64,
+        "seed": seed if isinstance(seed, Tensor) else seed % 2**64,
         "mod_buffers": dict(zip(c.mod_names.split(","), c.mod_buffers)) if c.mod_buffers else None,
     }
 

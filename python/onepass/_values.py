@@ -61,6 +61,24 @@ def seed_of(x: Any, name: str = "seed") -> int:
     return integer(name, x, 0, 2**64 - 1, "an integer from 0 to 2^64 - 1")
 
 
+SEED = "an integer from 0 to 2^64 - 1 or an int64 array of one element"
+
+
+def is_array(x: Any) -> bool:
+    """True of what holds values in memory, which kernels can read when they run; not of a number of NumPy's."""
+    return hasattr(type(x), "__dlpack__")
+
+
+def seed_array(x: Any) -> Any:
+    """A seed in memory as int64 [1]."""
+    dtype, shape = str(x.dtype).rpartition(".")[2], tuple(x.shape)
+    if dtype != "int64" or shape not in ((), (1,)):
+        raise (ValueError if dtype == "int64" else TypeError)(
+            f"seed must be {SEED} (got {dtype} of shape {list(shape)})"
+        )
+    return x.reshape(1)
+
+
 def window_sides(window: Any) -> tuple[Any, ...]:
     """(left, right), not looked at yet."""
     if window is None:

@@ -99,7 +99,8 @@ def attention(
       deterministic: the gradients are the same bits every time.
       out_dtype: of the result: None (q's; bfloat16 of a float8_e4m3fn q), float32, or of a float8_e4m3fn q also
         float16 and bfloat16.
-      seed: a Python integer, needed where dropout_p > 0. A new one is compiled anew.
+      seed: needed where dropout_p > 0: a key of jax.random or an array of one integer, which may be traced, so that a
+        new one is not compiled anew, or a Python integer, which is static.
       score_mod, mask_mod: also as functions, which may capture traced arrays.
       The others, and q, k, v: as ``onepass.attention`` takes them. Options other than arrays are static.
 

@@ -65,6 +65,13 @@ Attention attention_of(const Options& options) {
   return a;
 }
 
+// A seed as JAX has it, because most of its programs have no int64: two words of 32 bits, the low one first.
+Tensor seed_of(const Tensor& words) {
+  want(words.dtype == DType::i32 && words.elements() == 2, ErrorCode::internal,
+       "the custom call's dropout_seed must be int32 of shape [2]");
+  return {words.data, DType::i64, {1}, {1}, words.device};
+}
+
 // The tensors that the words of `names` name, in the order of the call's buffers. "mod:NAME" is a buffer of
 // expressions, "before" the operand whose memory a result may be.
 void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string_view names, const xla::Buffers& given,
@@ -80,7 +87,7 @@ void take(Op op, Tensors& tensors, std::vector<const void*>& before, std::string
     for_each_role(tensors, [&](const RoleRow& row, auto& tensor) {
       if (name != row.name || use_of(row, op) == Use::none) return;
       found = true;
-      tensor = turned(row.name, view);
+      tensor = row.role == Role::dropout_seed ? seed_of(view) : turned(row.name, view);
     });
     want(found, ErrorCode::internal, "the custom call names a tensor '", name, "'");
   });

@@ -47,25 +47,31 @@ ONEPASS_HD PhiloxBlock philox(const PhiloxKeys& keys, unsigned c0, unsigned c1, 
 
 // Dropped if a 32-bit draw lies below p * 2^32; kept weights are multiplied by 1 / (1 - p), or all are 0 at p = 1.
 struct Dropout {
-  unsigned long long seed = 0;
-  PhiloxKeys keys;                   // of the seed
+  const unsigned long long* seed = nullptr;  // where kernels read it; nullptr: it is a number, which the keys are of
+  PhiloxKeys keys;
   unsigned long long threshold = 0;  // p * 2^32, in [0, 2^32]
   float keep_scale = 1.0f;
   unsigned first_batch = 0, first_head = 0, first_row = 0, first_block = 0;  // counters of (0, 0, 0, 0)
 
   ONEPASS_HD static Dropout of(float p, unsigned long long seed) {
-    return {seed, PhiloxKeys::of(seed), static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
+    return {nullptr, PhiloxKeys::of(seed), static_cast<unsigned long long>(static_cast<double>(p) * 4294967296.0),
             p < 1.0f ? 1.0f / (1.0f - p) : 0.0f};
   }
   ONEPASS_HD bool active() const { return threshold != 0; }
   ONEPASS_HD PhiloxBlock draws(unsigned batch, unsigned head, unsigned row, unsigned column_block) const {
-    return philox(keys, first_block + column_block, first_row + row, first_head + head, first_batch + batch);
+    return draws(keys, batch, head, row, column_block);
+  }
+  ONEPASS_HD PhiloxBlock draws(const PhiloxKeys& of, unsigned batch, unsigned head, unsigned row,
+                               unsigned column_block) const {
+    return philox(of, first_block + column_block, first_row + row, first_head + head, first_batch + batch);
   }
   ONEPASS_HD bool kept(unsigned draw) const { return draw >= threshold; }
   // An active dropout drops draws up to this: a comparison in 32 bits, also where everything is dropped.
   ONEPASS_HD unsigned last_dropped() const { return static_cast<unsigned>(threshold - 1); }
   ONEPASS_HD float factor(unsigned batch, unsigned head, unsigned row, unsigned column) const {
-    const PhiloxBlock b = draws(batch, head, row, column / 4);
+    return factor(draws(batch, head, row, column / 4), column);
+  }
+  ONEPASS_HD float factor(const PhiloxBlock& b, unsigned column) const {
     const unsigned low = column % 2 ? b.word[1] : b.word[0], high = column % 2 ? b.word[3] : b.word[2];
     return kept(column % 4 < 2 ? low : high) ? keep_scale : 0.0f;  // no run-time index: kernels keep words in registers
   }

@@ -80,7 +80,7 @@ void CallKey::add_option(const T& x) {
 }
 
 CallKey::CallKey(Op op, const Tensors& t, const CallOptions& a, int workers, std::string_view implementation) {
-  kept_ = a.dropout_p == 0;
+  kept_ = a.dropout_p == 0 || t.dropout_seed.given();
   if (!kept_) return;
   const auto bit = [](bool is, int at) { return static_cast<std::uint64_t>(is) << at; };
   add(reinterpret_cast<std::uintptr_t>(op.row));

@@ -23,8 +23,8 @@ class CallKey {
  public:
   CallKey(Op op, const Tensors& tensors, const CallOptions& options, int workers, std::string_view implementation);
 
-  // False of a call whose plan is not kept: its dropout has a new seed in each step, its cu_seqlens cannot be read, or
-  // its key is longer than kMaxWords (25 parts of a merge, 3 KB of expressions).
+  // False of a call whose plan is not kept: its dropout has a number for a seed, a new one in each step, its cu_seqlens
+  // cannot be read, or its key is longer than kMaxWords (25 parts of a merge, 3 KB of expressions).
   bool is_kept() const { return kept_; }
   std::uint64_t hash() const { return hash_; }
   std::span<const std::uint64_t> words() const { return {words_.data(), size_}; }

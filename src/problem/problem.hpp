@@ -99,9 +99,10 @@ enum class Role : std::uint8_t {
   q_out,
   slot_mapping,
   positions,
-  block_mask
+  block_mask,
+  dropout_seed
 };
-inline constexpr std::size_t kRoles = 63;
+inline constexpr std::size_t kRoles = 64;
 
 // Which gradients a backward writes, or whose derivatives a backward_jvp.
 struct Gradients {
@@ -123,6 +124,7 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims cu_seqlens_q{}, cu_seqlens_k{};              // [batch + 1]
   Dims seqused_k{}, page_table{};                   // [batch], [batch, pages of a sequence]
   Dims tree{};                                      // [batch, drafts]
+  Dims dropout_seed{};                              // [1]
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   Dims recomputed{}, row_max{};                     // as lse
@@ -159,6 +161,7 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   std::optional<BiasSpec> bias;
   std::optional<BroadcastDims> bool_mask, block_mask;  // block_mask: rows and keys are tiles
   bool alibi = false, sinks = false;
+  bool dropout_seed = false;           // the dropout's seed is a tensor, and `seed` is 0
   std::vector<ModBuffer> mod_buffers;  // what score_mod and mask_mod read besides positions and the score
   bool want_lse = false;               // forward, jvp, merge, softmax: write it. A backward always reads it
   Gradients gradients;                 // backward, backward_jvp: at least one

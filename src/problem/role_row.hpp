@@ -34,9 +34,10 @@ enum class Axis : std::uint8_t {
   pairs,  // of columns that are rotated
   drafts,
   mask_rows,  // tiles of a block mask
-  mask_keys
+  mask_keys,
+  one
 };
-inline constexpr std::size_t kAxes = 24;
+inline constexpr std::size_t kAxes = 25;
 using Axes = std::array<Axis, kMaxRank>;
 
 // q is the operator's base. query: of the base itself, data or fp8_e4m3. key_value: as q or fp8_e4m3,
@@ -55,6 +56,7 @@ enum class Types : std::uint8_t {
   f32,
   boolean,
   i32,
+  i64,
   index
 };
 
@@ -111,7 +113,7 @@ inline constexpr Axes kQ{batch, heads_q, seq_q, dim_qk}, kK{batch, heads_kv, seq
     kDescalesQ{batch, heads_q, blocks_q}, kDescalesK{batch, heads_kv, blocks_k}, kMeanOfV{batch, heads_kv, dim_v},
     kMeans{batch, heads_q, seq_k}, kRowsIn{m, k}, kRowsOut{m, n}, kWeights{n, k}, kColumns{n},
     kNewK{batch, heads_kv, seq_q, dim_qk}, kNewV{batch, heads_kv, seq_q, dim_v}, kRotation{positions, pairs},
-    kTokens{total_q};
+    kTokens{total_q}, kOne{one};
 inline constexpr Axes kPackedQ{total_q, heads_q, dim_qk}, kPackedK{total_k, heads_kv, dim_qk},
     kPackedV{total_k, heads_kv, dim_v}, kPackedNewK{total_q, heads_kv, dim_qk}, kPackedNewV{total_q, heads_kv, dim_v},
     kPackedOut{total_q, heads_q, dim_v}, kPackedRows{heads_q, total_q};

@@ -35,7 +35,8 @@ constexpr AxisRow kAxisRows[kAxes] = {{"", ""},
                                       {"rotary_dim / 2", "number of columns"},
                                       {"drafts", "number of drafts"},
                                       {"ceil(seq_q / mask_tile_q)", "number of tiles of rows"},
-                                      {"ceil(seq_k / mask_tile_k)", "number of tiles of keys"}};
+                                      {"ceil(seq_k / mask_tile_k)", "number of tiles of keys"},
+                                      {"1", "length"}};
 
 bool spans(const BroadcastDims& dims, int i) {
   const bool of[] = {dims.batch, dims.heads, dims.rows, dims.keys};
@@ -111,6 +112,7 @@ std::int64_t size_of(Axis axis, const Problem& p) {
     case Axis::drafts: return p.drafts;
     case Axis::mask_rows: return mask_tiles(p.seq_q, p.tile_q());
     case Axis::mask_keys: return mask_tiles(p.seq_k, p.tile_k());
+    case Axis::one: return 1;
   }
   return 1;
 }
@@ -175,6 +177,7 @@ RoleShape shape_of(const Problem& p, const RoleRow& row) {
     case Types::f32: s.dtype = DType::f32; break;
     case Types::boolean: s.dtype = DType::boolean; break;
     case Types::i32: s.dtype = DType::i32; break;
+    case Types::i64: s.dtype = DType::i64; break;
     case Types::index: s.dtype = row.role == Role::slot_mapping ? p.slot_dtype : p.position_dtype; break;
   }
   return s;

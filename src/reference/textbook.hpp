@@ -75,7 +75,7 @@ struct RowBlock {
   Sequence seq = sequence_of(p, a, batch);
   HeadScores scores{params, batch, head, band_mask(p, seq.seq_q, seq.seq_k)};
   Range keys = scores.band.key_range(row_lo, row_hi);
-  Dropout dropout = dropout_of(p);
+  Dropout dropout = dropout_of(p, a);
   std::vector<T> k{}, v{}, q{}, s{}, w{}, o{},
       squares{};             // k transposed, [dim_qk, keys]: the loops over keys vectorise
   std::vector<T> numbers{};  // of the steps of score_mod and mask_mod

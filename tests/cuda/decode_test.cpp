@@ -82,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4}"},
         DecodeCase{kA100, "fwd b1 h32/8 s4x8192 d128 fp32 mask_mod={abs(k_index - 4096) < 512}"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d192/128 bf16 dropout=0.1"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d128 bf16 dropout=0.1 dropout_seed"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 seqused k_descale=bhn v_descale=bhn"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp16 kv_dtype=fp8_e4m3 causal_bottom_right"},

@@ -65,6 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "fwd h1 d128 bf16 varlen=128,512 softcap=20 sinks", "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk",
                     "fwd b1 h1 s4095 d128 bf16 bias=bf16:bhqk",
                     "fwd b1 h1 s4096 d128 bf16 dropout=0.1 mask=11qk bias=bf16:11qk",
+                    "fwd b1 h1 s4096 d128 bf16 dropout=0.1 dropout_seed",
                     "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right", "fwd b1 h1 s4096 d96 bf16",
                     "fwd h8/2 d64 bf16 varlen=128,512 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right",
                     "fwd b1 h1 s4096 d128 bf16 tree=64 causal_bottom_right softcap=20 sinks window=100:0",

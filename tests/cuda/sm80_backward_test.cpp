@@ -56,6 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
         Sm80Case{kHopper, "b1 h1 s4096 d64 fp16 causal_top_left deterministic"},
         Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"}, Sm80Case{kHopper, "b1 h1 s4096 d128 bf16"},
         Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 bias=bf16:1hqk mask=11qk dropout=0.1 grads=dq,dk,dv,dbias"},
+        Sm80Case{kA100, "b1 h1 s4096 d128 bf16 dropout=0.1 dropout_seed"},
         Sm80Case{kHopper, "b1 h1 s4096 d128 fp16 softcap=20 alibi causal_bottom_right"},
         Sm80Case{kHopper, "b1 h1 s4096 d256 bf16 window=99:0"}, Sm80Case{kHopper, kEverything256},
         Sm80Case{kHopper,

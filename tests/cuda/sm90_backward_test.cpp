@@ -67,8 +67,10 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b1 h1 s4096 d256 bf16", "bwd b1 h1 s4096 d256 bf16 causal_bottom_right",
         "bwd h1 d256 bf16 varlen=128,512 causal_bottom_right",
         "bwd b1 h1 s4096 d256 bf16 causal_bottom_right deterministic", "bwd b1 h1 s4096 d256 bf16 mask=b1qk",
-        "bwd b1 h1 s4096 d256 bf16 dropout=0.1", "bwd b1 h1 s4096 d256 bf16 softcap=30",
-        "bwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias", "bwd b1 h1 s4096 d256 bf16 alibi"));
+        "bwd b1 h1 s4096 d128 bf16 dropout=0.1 dropout_seed causal_bottom_right",
+        "bwd b1 h1 s4096 d256 bf16 dropout=0.1 dropout_seed", "bwd b1 h1 s4096 d256 bf16 dropout=0.1",
+        "bwd b1 h1 s4096 d256 bf16 softcap=30", "bwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias",
+        "bwd b1 h1 s4096 d256 bf16 alibi"));
 
 }  // namespace
 }  // namespace onepass

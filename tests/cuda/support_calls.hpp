@@ -31,7 +31,8 @@ inline const std::vector<Words> kMasks = {{"no option", ""},
                                           {"softcap", "softcap=30"},
                                           {"sinks", "sinks"},
                                           {"score_mod", "score_mod={score * 2}"},
-                                          {"dropout", "dropout=0.1"}};
+                                          {"dropout", "dropout=0.1"},
+                                          {"dropout_seed", "dropout=0.1 dropout_seed"}};
 
 inline std::vector<Words> operator+(std::vector<Words> a, const std::vector<Words>& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -30,6 +30,7 @@ Tensor& out(Inputs& in) { return in.tensors.out; }
 std::int32_t* cu_q(Inputs& in) { return Inputs::writable<std::int32_t>(in.tensors.cu_seqlens_q); }
 std::int32_t* cu_k(Inputs& in) { return Inputs::writable<std::int32_t>(in.tensors.cu_seqlens_k); }
 
+constexpr const char* kSeeded = "h4/2 s5x6 d8 dropout=0.5 dropout_seed";
 constexpr const char* kPlain = "b2 h4/2 s5x6 d8/12 fp32 lse bias=fp32:bhqk mask=b1qk alibi sinks";
 constexpr const char* kModded = "b2 h4/2 s5x6 d8/12 fp32 lse score_mod={score + t[k_index]} buffer=t:fp32:6";
 constexpr const char* kPacked = "h4/2 d8 fp32 varlen=3,2/4,5 packed=7:9 lse";
@@ -185,6 +186,16 @@ const Refused kRefused[] = {
      "softcap must be 0 (none) or positive (got -1)"},
     {"Dropout", kPlain, [](Inputs& in) { in.attention.dropout_p = 2; }, ErrorCode::bad_value,
      "dropout_p must be 0 to 1 (got 2)"},
+    {"SeedTwice", kSeeded, [](Inputs& in) { in.attention.seed = 7; }, ErrorCode::bad_value,
+     "seed must be 0 with dropout_seed (got 7)"},
+    {"SeedDtype", kSeeded, [](Inputs& in) { in.tensors.dropout_seed.dtype = DType::i32; }, ErrorCode::bad_dtype,
+     "dropout_seed must be int64 (got int32)"},
+    {"SeedShape", kSeeded, [](Inputs& in) { in.tensors.dropout_seed.shape[0] = 2; }, ErrorCode::bad_shape,
+     "dropout_seed must have shape [1] (got [2])"},
+    {"SeedRank", kSeeded, [](Inputs& in) { in.tensors.dropout_seed.rank = 2; }, ErrorCode::bad_shape,
+     "dropout_seed must have shape [1] (got [1, 1])"},
+    {"SeedDevice", kSeeded, [](Inputs& in) { in.tensors.dropout_seed.device = {DeviceKind::cuda}; },
+     ErrorCode::bad_device, "dropout_seed must be on cpu, as q (got cuda:0)"},
     {"Scale", kPlain, [](Inputs& in) { in.attention.scale = std::numeric_limits<double>::infinity(); },
      ErrorCode::bad_value, "scale must be -2.3e38 to 2.3e38 (got inf)"},
     {"Unknown", kPlain, [](Inputs& in) { in.implementation = "cpu.magic"; }, ErrorCode::bad_value,

@@ -66,6 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"s5 d8 softcap=nan", "softcap must be 0 (none) or positive", "(got nan)"},
         Wrong{"s5 d8 dropout=1.5", "dropout_p must be 0 to 1", "(got 1.5)"},
         Wrong{"s5 d8 dropout=nan", "dropout_p must be 0 to 1", "(got nan)"},
+        Wrong{"s5 d8 dropout=0.5 seed=7 dropout_seed", "seed must be 0 with dropout_seed", "(got 7)"},
         Wrong{"s5 d8 dropout_start=0:0:0:6", "the key of dropout_start must be a multiple of 4", "(got 6)"},
         Wrong{"s5 d8 dropout_start=0:0:8", "'dropout_start=0:0:8'", "dropout_start=batch:head:row:key"},
         Wrong{"s5 d8 tree=65 causal_bottom_right", "tree must have 1 to 64 drafts of a sequence", "(got 65)"},

@@ -79,7 +79,8 @@ Problem random_problem() {
     p.device.kind = DeviceKind::cuda;  // which takes texts that the CPU does not read
   }
   if (flip()) p.dropout_p = static_cast<float>(among(1, 1000)) / 1000;
-  if (flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
+  p.dropout_seed = flip();
+  if (!p.dropout_seed && flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
   p.want_row_max = flip();
   if (flip()) {

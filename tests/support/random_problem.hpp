@@ -80,7 +80,8 @@ inline Problem random_problem(bool with_cache = false) {
   p.alibi = rarely() && std::abs(p.band.offset) <= 200;  // scores far from 0 have fewer bits behind the point
   p.sinks = rarely();
   if (rarely()) p.dropout_p = static_cast<float>(among(1, 9)) / 10;
-  p.seed = static_cast<std::uint64_t>(among(0, 1000));
+  p.dropout_seed = p.dropout_p > 0 && flip();
+  p.seed = p.dropout_seed ? 0 : static_cast<std::uint64_t>(among(0, 1000));
   p.want_lse = flip();
   p.want_row_max = flip();
   if (rarely()) random_lengths(p);

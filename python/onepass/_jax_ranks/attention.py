@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
+from onepass._jax_call import in_memory
 from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, only_of_gather, refuse_uneven
 
 from .call import FACTORS, SIDE, Call
@@ -144,6 +145,8 @@ def _size(mesh: Any, axis: Any) -> int:
 
 def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
     mesh, layout, names = given["mesh"], given["layout"], _names(given["axis"])
+    if in_memory(given["seed"]) and given["dropout_p"]:
+        raise TypeError("context_parallel_attention does not support a seed in an array; pass an integer")
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be an onepass.jax.Layout (got {type(layout).__name__})")
     if len({*names}) != len(names) or len(names) not in (1, 2) or any(name not in mesh.shape for name in names):

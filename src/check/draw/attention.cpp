@@ -17,7 +17,21 @@
 namespace onepass::check {
 namespace {
 
-enum Stream : std::int64_t { kQ, kK, kV, kDOut = 6, kDLse, kTQ = 120, kTK, kTV, kTBias, kTSinks, kTDOut, kTDLse };
+enum Stream : std::int64_t {
+  kQ,
+  kK,
+  kV,
+  kDOut = 6,
+  kDLse,
+  kTQ = 120,
+  kTK,
+  kTV,
+  kTBias,
+  kTSinks,
+  kTDOut,
+  kTDLse,
+  kDropoutSeed
+};
 
 // The sequence's rows of queries as a view.
 KeyValueView rows_of(const ConstTensor& t, const Sequence& seq) {
@@ -252,6 +266,7 @@ void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distri
   if (p.bias) draw_bias(t.bias, seed);
   if (p.alibi) draw_slopes(t.alibi_slopes, p.heads_q);
   if (p.sinks) draw_sinks(t.sinks, seed);
+  if (p.dropout_seed) Inputs::writable<std::uint64_t>(t.dropout_seed)[0] = Random(seed, {kDropoutSeed}).bits();
   for (std::size_t i = 0; i < t.mod_buffers.size(); ++i)
     draw_mod_buffer(t.mod_buffers[i].tensor, static_cast<std::int64_t>(i), seed);
 }

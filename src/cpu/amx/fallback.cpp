@@ -22,7 +22,7 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
       sum += double{load_element(a.q.data, a.q.dtype, q + d)} * double{k.element(kv_head, key, d)};
     return sum * double{Descale(a.q_descale, seq.batch).at(head, row)};
   };
-  const Dropout dropout = dropout_of(p);
+  const Dropout dropout = dropout_of(p, a);
   RowState<double> state;
   double o[kLargestDim] = {};
   const Range keys = scores.band.keys_of(row);

@@ -99,7 +99,7 @@ AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& pa
   task.sinks = p.sinks;
   task.row_max = p.want_row_max;
   task.dropout_p = p.dropout_p;
-  task.seed = p.seed;
+  task.seed = seed_of(p, a);
   std::copy_n(p.dropout_start.begin(), 4, task.dropout_start);
   task.scratch = scratch;
   task.dim_qk = static_cast<int>(p.dim_qk);

@@ -114,7 +114,7 @@ class State final : public PlanState {
                      .panels = c.panels,
                      .splits = {1, p.seq_k},
                      .partials = {},
-                     .dropout = dropout_of(p),
+                     .dropout = dropout_of(p, a),
                      .mods = *mods_,
                      .mask_bounds = bounds ? &*bounds : nullptr},
                     c,

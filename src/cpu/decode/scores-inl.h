@@ -61,7 +61,7 @@ struct ChunkScores {
   // a weight is dropped.
   template <int R>
   HWY_NOINLINE void drop(const DecodeRow* rows, const DecodeChunk& c, float* weights, float* visible) const {
-    const Dropout dropout = dropout_of(p);
+    const Dropout dropout = dropout_of(p, a);
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < c.count;) {
         const auto column = static_cast<unsigned>(c.at + j);

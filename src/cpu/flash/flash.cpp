@@ -70,7 +70,7 @@ class State final : public PlanState, public OfQueries {
                     .packed_v = m.packed_v,
                     .packed_finite = m.packed_finite,
                     .packed_flags = m.packed_flags,
-                    .dropout = dropout_of(p),
+                    .dropout = dropout_of(p, a),
                     .mods = *mods_,
                     .join_every = waves.join_every,
                     .mask_bounds = bounds ? &*bounds : nullptr};

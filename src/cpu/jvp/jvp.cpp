@@ -92,7 +92,7 @@ class State final : public PlanState {
                          .packed_v = m.packed_v,
                          .packed_finite = m.packed_finite,
                          .packed_flags = m.packed_flags,
-                         .dropout = dropout_of(p),
+                         .dropout = dropout_of(p, a),
                          .mods = *mods_,
                          .mask_bounds = bounds ? &*bounds : nullptr};
     };

@@ -44,6 +44,19 @@ struct RowBits {
   DEV bool has(int j) const { return row[j >> 1 & 1] >> bit_of(j) & 1; }
 };
 
+// The draws of four neighbouring columns. A seed in memory is read for each, out of L1, because keys that stay in
+// registers would make them spill.
+DEV PhiloxBlock draws_of(const Dropout& dropout, u32 batch, u32 head, u32 row, u32 column_block) {
+  if constexpr (features.dropout_seed)
+    return dropout.draws(PhiloxKeys::of(*opaque(dropout.seed)), batch, head, row, column_block);
+  else
+    return dropout.draws(batch, head, row, column_block);
+}
+// 0 or 1 / (1 - p).
+DEV float dropout_factor(const Dropout& dropout, u32 batch, u32 head, u32 row, u32 column) {
+  return dropout.factor(draws_of(dropout, batch, head, row, column / 4), column);
+}
+
 // Philox serves four neighbouring columns, which lie in two lanes of a quad: the even lane draws for row g, the odd one
 // for row g + 8, and they swap halves. Kept weights stay as they are: O is scaled at its end (normalize_rows).
 struct DropPair {
@@ -51,7 +64,7 @@ struct DropPair {
   u32 batch, head, row0, first_column, quad;
   DEV void operator()(int j, float (&w)[4]) const {  // elements j .. j + 3: two of row g, two of row g + 8
     const u32 odd = quad & 1, column = first_column + (j >> 2) * 8 + (quad >> 1) * 4;
-    drop(dropout.draws(batch, head, row0 + 8 * odd, column / 4), dropout.last_dropped(), odd, w);
+    drop(draws_of(dropout, batch, head, row0 + 8 * odd, column / 4), dropout.last_dropped(), odd, w);
   }
   // block: the draws of this lane's row.
   static DEV void drop(const PhiloxBlock& block, u32 last, u32 odd, float (&w)[4]) {

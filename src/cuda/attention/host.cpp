@@ -97,6 +97,7 @@ ForwardFeatures features_of(const Problem& p) {
   // A row of one key has its score for LSE, within 1e-5: 0.99 of that in 10^6 rows at a cap of 30, 1.7 at 50.
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
   f.tree = p.drafts > 0;
+  f.dropout_seed = f.dropout && p.dropout_seed;
   return {.attention = f,
           .output = scalar_type_of(p.out_dtype),
           .sinks = p.sinks,
@@ -162,7 +163,7 @@ ForwardParams decided_params(const Problem& p, const TileShape& tile, int l2_byt
   f.scale_log2 = static_cast<float>(p.effective_scale() * kLog2e);
   f.cap_in = p.softcap > 0 ? static_cast<float>(p.effective_scale() / p.softcap) : 0.0f;
   f.cap_out = static_cast<float>(p.softcap);
-  f.dropout = dropout_of(p);
+  f.dropout = dropout_of(p, p.seed);
   f.batch_inner = p.bias && p.bias->spans.heads && !p.bias->spans.batch;
   f.m_tiles = static_cast<int>(ceil_div(p.seq_q, tile.block_m));
   f.head_group = head_group(p, band.right >= 0, l2_bytes);
@@ -186,6 +187,7 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.seqused = static_cast<const int*>(t.seqused_k.data);
   f.page_table = static_cast<const int*>(t.page_table.data);
   f.tree = static_cast<const int*>(t.tree.data);
+  f.dropout.seed = static_cast<const unsigned long long*>(t.dropout_seed.data);
   f.bias = t.bias.data;
   f.slopes = static_cast<const float*>(t.alibi_slopes.data);
   f.sinks = static_cast<const float*>(t.sinks.data);

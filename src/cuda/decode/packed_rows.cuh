@@ -41,7 +41,8 @@ struct DropPacked {
   PackedRow own;  // the row that this lane draws for: g if it is even, g + 8 if it is odd
   DEV void operator()(int j, float (&w)[4]) const {
     const u32 quad = opaque_thread() % 4, odd = quad & 1, column = first_key + (j >> 2) * 8 + (quad >> 1) * 4;
-    const PhiloxBlock block = dropout.draws(batch, static_cast<u32>(own.head), static_cast<u32>(own.token), column / 4);
+    const PhiloxBlock block =
+        draws_of(dropout, batch, static_cast<u32>(own.head), static_cast<u32>(own.token), column / 4);
     DropPair::drop(block, dropout.last_dropped(), odd, w);
   }
 };

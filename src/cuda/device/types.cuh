@@ -21,6 +21,11 @@ DEV Int opaque(Int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+template <class T>
+DEV T* opaque(T* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
 DEV u32 opaque_thread() {  // threadIdx.x, read again
   u32 x = threadIdx.x;
 #ifdef __CUDA_ARCH__  // tests run these texts on the host as well

@@ -113,7 +113,7 @@ DEV void compute_row(const JvpParams& p, const WorkTile& x, const HeadScores& sc
     const float w = weight(s.score, factor, reference);
     if (s.score != kNegInf) mu += visible_weight(w, s.derivative) * s.derivative;
     float kept = 1.0f;
-    if constexpr (features.dropout) kept = p.dropout.factor(x.batch, x.head, row, first + lane);
+    if constexpr (features.dropout) kept = dropout_factor(p.dropout, x.batch, x.head, row, first + lane);
 #pragma unroll 1
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j), kj = __shfl_sync(0xffffffffu, kept, j),

@@ -35,6 +35,7 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a, Pass pass
                                     {"page_table", t.page_table.given()},
                                     {"tree", t.tree.given()},
                                     {"block_mask", t.block_mask.given()},
+                                    {"dropout_seed", t.dropout_seed.given()},
                                     {"dropout_start", a.dropout_start != decltype(a.dropout_start){}},
                                     {"unified_max", a.unified_max.has_value()},
                                     {"band.align = offset", a.band.align == Align::offset}})

@@ -38,6 +38,7 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
                                     {"mask_mod", !a.mask_mod.empty()},
                                     {"a band", a.band != Band{}},
                                     {"dropout", a.dropout_p != 0},
+                                    {"dropout_seed", t.dropout_seed.given()},
                                     {"unified_max", a.unified_max.has_value()}})
     want(!given, ErrorCode::unsupported, "context_parallel_decode does not support ", name);
 }

@@ -158,6 +158,7 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
         spans_of(t.block_mask, {p.batch, p.heads_q, size_of(Axis::mask_rows, p), size_of(Axis::mask_keys, p)});
   p.alibi = t.alibi_slopes.given();
   p.sinks = t.sinks.given();
+  p.dropout_seed = t.dropout_seed.given();
   p.drafts = t.tree.given() ? sizes[Axis::drafts] : 0;
   want(!t.tree.given() || p.drafts > 0, ErrorCode::bad_shape, "tree must have 1 to ", kMostDrafts,
        " drafts of a sequence (got 0)");

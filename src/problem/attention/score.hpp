@@ -15,12 +15,17 @@
 namespace onepass {
 
 // A call's dropout, which counts batch entries, heads, rows and keys of the call.
-inline Dropout dropout_of(const Problem& p) {
-  Dropout dropout = Dropout::of(p.dropout_p, p.seed);
+inline Dropout dropout_of(const Problem& p, std::uint64_t seed) {
+  Dropout dropout = Dropout::of(p.dropout_p, seed);
   const auto [batch, head, row, key] = p.dropout_start;
   dropout.first_batch = batch, dropout.first_head = head, dropout.first_row = row, dropout.first_block = key / 4;
   return dropout;
 }
+// The seed of a call whose tensors the CPU can read.
+inline std::uint64_t seed_of(const Problem& p, const Tensors& t) {
+  return p.dropout_seed ? static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(t.dropout_seed.data)) : p.seed;
+}
+inline Dropout dropout_of(const Problem& p, const Tensors& t) { return dropout_of(p, seed_of(p, t)); }
 
 // A bias or a boolean mask over [batch, heads, rows, keys].
 struct SideTensor {

@@ -249,6 +249,7 @@ Mods validate_attention(const Problem& p) {
   want(p.dropout_p >= 0 && p.dropout_p <= 1, ErrorCode::bad_value, "dropout_p must be 0 to 1 (got ", p.dropout_p, ")");
   want(p.dropout_start[3] % 4 == 0, ErrorCode::bad_value, "the key of dropout_start must be a multiple of 4 (got ",
        p.dropout_start[3], ")");
+  want(!p.dropout_seed || p.seed == 0, ErrorCode::bad_value, "seed must be 0 with dropout_seed (got ", p.seed, ")");
   validate_cache(p);
   validate_tree(p);
   validate_block_mask(p);

@@ -9,6 +9,7 @@ inline const char* accepted_of(Types types) {
     case Types::boolean: return "bool";
     case Types::f32: return "float32";
     case Types::i32: return "int32";
+    case Types::i64: return "int64";
     case Types::index: return "int32 or int64";
     case Types::query:
     case Types::key_value: return "float32, float16, bfloat16 or float8_e4m3fn";

@@ -13,6 +13,8 @@ void RoleChecks::meet(const RoleRow& row, const ConstTensor& t, int dimension, A
   const std::int64_t size = t.shape[dimension] - (axis == Axis::boundaries ? 1 : 0);
   const Axis counted = axis == Axis::boundaries ? Axis::batch : axis;
   Known& known = known_[static_cast<std::size_t>(counted)];
+  want(axis != Axis::one || size == 1, ErrorCode::bad_shape, row.name, " must have shape [1] (got ",
+       PassedShape{row.name, t}, ")");
   if (may_be_one(row) && t.shape[dimension] == 1) return;
   if (!known.by) known = {size, row.name};
   if (size == known.size) return;
@@ -77,6 +79,9 @@ void RoleChecks::check_dtype(const RoleRow& row, DType t) const {
       return;
     case Types::i32:
       if (t != DType::i32) refuse("int32");
+      return;
+    case Types::i64:
+      if (t != DType::i64) refuse("int64");
       return;
     case Types::index:
       if (t != DType::i32 && t != DType::i64) refuse("int32 or int64");

@@ -233,6 +233,7 @@ constexpr WordRow kRows[] = {
     {"dropout"},
     {"seed"},
     {"dropout_start"},
+    {"dropout_seed"},
     {"mean"},
     {"lse",
      [](Reading& r, const Word& w) {

@@ -167,7 +167,7 @@ class HeadGradients : ScoredKeys<T> {
     const auto d_o = numbers_of<T>(d_out_, row_offset(d_out_, seq_.batch, h, seq_.q_begin + i), p_.dim_v);
     this->score(scores, q, h, i, seen.lo);
 
-    const Dropout dropout = dropout_of(p_);
+    const Dropout dropout = dropout_of(p_, a_);
     const T scale = static_cast<T>(p_.effective_scale());
     const std::int64_t to_q = dense_gradient_index(p_, seq_, false, h, i, p_.dim_qk);
     for (std::int64_t j = seen.lo; j < seen.hi; ++j) {

@@ -193,7 +193,7 @@ class HeadSecond : ScoredKeys<T> {
           static_cast<T>(load_element(a_.tbias.data, a_.tbias.dtype, batch_ * b[0] + h * b[1] + i * b[2] + j * b[3])));
     }
     const Sized<T> ts = tt.times(outer);
-    const Dropout dropout = dropout_of(p_);
+    const Dropout dropout = dropout_of(p_, a_);
     const T z = dropout.active()
                     ? static_cast<T>(dropout.factor(static_cast<unsigned>(batch_), static_cast<unsigned>(h),
                                                     static_cast<unsigned>(i), static_cast<unsigned>(j)))

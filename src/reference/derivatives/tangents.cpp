@@ -45,7 +45,7 @@ class HeadTangents : ScoredKeys<T> {
                tq = numbers_of<T>(a_.tq, row_offset(a_.tq, seq_.batch, h, token), p_.dim_qk);
     this->score(scores, q, h, i, seen.lo);
     const Normalizer<T> all = weights_of<T>(s_, sink_of<T>(p_, a_, h), weights_);
-    const Dropout dropout = dropout_of(p_);
+    const Dropout dropout = dropout_of(p_, a_);
     const T scale = static_cast<T>(p_.effective_scale());
     std::vector<T> out(p_.dim_v), tout(p_.dim_v), terms(p_.dim_v), out_terms(p_.dim_v), squares(p_.dim_v),
         out_squares(p_.dim_v);

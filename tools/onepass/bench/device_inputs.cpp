@@ -154,6 +154,7 @@ DeviceInputs::DeviceInputs(const Problem& p, const std::vector<Poison>& poisons)
       case Role::positions: break;
       case Role::page_table: place(tensors.page_table, table.data()); break;
       case Role::tree: place(tensors.tree, tree.data()); break;
+      case Role::dropout_seed: place(tensors.dropout_seed, &kDeviceSeed); break;
       case Role::block_mask:
         drawn.resize(bytes_spanned(tensors.block_mask));
         if (tensors.block_mask.data = drawn.data(); p.block_mask)

@@ -37,7 +37,7 @@ DEV PairWeights weights_of_pair(const BackwardParams& p, const WorkTile& x, cons
   PairWeights pair;
   const DerivedScore s = scores.derived(product, scores.bias_at(row, key), row, key);
   float kept = 1.0f;
-  if constexpr (features.dropout) kept = p.dropout.factor(x.batch, x.head, row, key);
+  if constexpr (features.dropout) kept = dropout_factor(p.dropout, x.batch, x.head, row, key);
   const float weight = probability(p, s.value, row_of.reference);
   pair.seen = s.value != kNegInf && row_of.reference != -kNegInf;
   pair.dropped = weight * kept;

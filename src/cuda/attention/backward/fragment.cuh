@@ -122,7 +122,7 @@ struct KeyScores : HeadScores {
 #pragma unroll
       for (int j = 0; j < N; j += 4) {
         const u32 row = static_cast<u32>(first_row + column_of(j, lane % 4)) + own % 2;
-        const PhiloxBlock block = p.dropout.draws(batch, head, row, column_block);
+        const PhiloxBlock block = draws_of(p.dropout, batch, head, row, column_block);
 #pragma unroll
         for (int i = 0; i < 4; ++i) all.word[j / 32] |= block.word[i] > last ? 1u << (j + i) % 32 : 0;
       }

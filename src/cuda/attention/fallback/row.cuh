@@ -72,7 +72,7 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
     const float s = score(first + lane);
     const float w = weight(s, scale, reference);
     float kept = 1.0f;
-    if constexpr (features.dropout) kept = p.dropout.factor(x.batch, x.head, row, first + lane);
+    if constexpr (features.dropout) kept = dropout_factor(p.dropout, x.batch, x.head, row, first + lane);
     for (i32 j = 0; j < 32 && first + j < keys.hi; ++j) {
       const float wj = __shfl_sync(0xffffffffu, w, j), kj = __shfl_sync(0xffffffffu, kept, j);
       if (__shfl_sync(0xffffffffu, s == kNegInf, j)) continue;
