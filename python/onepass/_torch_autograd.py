@@ -221,7 +221,8 @@ def _with_autograd(*args: Any) -> Any:
     if transformed() or not needs_gradient(args):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)
-    out, lse, most = _forward_below(*c)
+    with torch.no_grad():
+        out, lse, most = _forward_below(*c)
     return *record(c, out, lse), most
 
 
