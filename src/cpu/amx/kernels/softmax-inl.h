@@ -52,7 +52,7 @@ struct Softmax {
   int items = 0, steps = 1, due = 0;
   bool again = false, searched = false;  // maxima of some rows
   bool fp32_out = false;
-  bool row_max = false;  // the largest scores are asked for: maximum() looks for them
+  bool row_max = false, watches = false;  // the largest scores are asked for; weights() looks for them
 
   AMX_INLINE void begin(float* scores, int n, BlockState& of, float* alphas, bool& must_rescale, float unit,
                         bool wide_out, bool largest, int beside) {
@@ -64,15 +64,16 @@ struct Softmax {
       after[h] = keep(state->half(h), to_log2).after;
       keeps[h] = fp32_out ? 0 : within(after[h], static_cast<float>(kFusable));
     }
-    const bool lagging = (keeps[0] & keeps[1]) == 0xffff && !row_max;
+    const bool lagging = (keeps[0] & keeps[1]) == 0xffff;
     if (lagging) phase = kWeights;
+    watches = lagging && row_max;
     items = (lagging ? 0 : n / kMaxItem) + n / kWeightItem;
     steps = beside, due = 0;
   }
   // After finish() was false, with fresh scores.
   AMX_INLINE void begin_again(float unit) {
     restart(unit);
-    again = true;
+    again = true, watches = false;
   }
   // Called once per step of the tiles: runs the items that keep pace with them.
   AMX_INLINE void beside_tiles() {
@@ -158,6 +159,8 @@ struct Softmax {
       factor.v[i] = to_log2;
       step.after.v[i] = after[i / 4];
     }
+    if (watches)
+      for (int i = 0; i < 8; ++i) tile_max[i / 4] = max(tile_max[i / 4], x.v[i]);
     const Octet all = fused_weight(x, factor, step);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
