@@ -98,7 +98,7 @@ void Call::take_random_seed() {
   if (!drawn) return;
   const Owned seed = kept(drawn);
   want(dtype_of(drawn) == code_of(DType::i64) && seed.numel() == 1, ErrorCode::bad_dtype,
-       "random_seed must be int64 of one element (got ", dtype_name(drawn), " of shape [", seed.numel(), "])");
+       "random_seed must be int64 of one element (got ", dtype_name(drawn), " of ", seed.numel(), " elements)");
   if (!seed.is_cpu()) {
     const std::int64_t one = 1;
     take(Role::dropout_seed, views_.hold(torch::stable::reshape(seed, {&one, 1})));
