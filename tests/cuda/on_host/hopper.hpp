@@ -68,7 +68,7 @@ struct Warpgroup {
       else
         run();
     }
-    while (turns == turn) yield();
+    wait_until([&] { return turns != turn; });
   }
 
  private:

@@ -17,6 +17,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace warps {
@@ -34,21 +35,58 @@ inline void instruction(const char* text) {
   if (std::strncmp(text, "\"\"", 2) != 0) fail("there is no stub for", text);
 }
 
+// Where a thread stopped. makecontext begins it; from then on the compiler's setjmp and longjmp switch: swapcontext
+// asks the system for the mask of signals at each switch, which took half of the time of long tests.
+struct Context {
+  ucontext_t first;
+  void* stopped[5];
+  bool begun = true;  // as the scheduler has, whose stack is the program's
+  void begin(char* stack, std::size_t bytes, void (*function)()) {
+    begun = false;
+    getcontext(&first);
+    first.uc_stack.ss_sp = stack;
+    first.uc_stack.ss_size = bytes;
+    first.uc_link = nullptr;
+    makecontext(&first, function, 0);
+  }
+};
+// __builtin_longjmp may not be called by the function that called __builtin_setjmp.
+[[noreturn, gnu::noinline, gnu::no_sanitize_address]] inline void resume(Context& to) {
+  __builtin_longjmp(to.stopped, 1);
+}
+[[gnu::noinline, gnu::no_sanitize_address]] inline void switch_context(Context& from, Context& to) {
+  if (__builtin_setjmp(from.stopped) != 0) return;
+  if (std::exchange(to.begun, true)) resume(to);
+  setcontext(&to.first);
+}
+
 // One thread of the block that runs; the scheduler below switches between them.
 struct Thread {
   static constexpr std::size_t kStack = 1 << 17;
-  ucontext_t context;
+  Context context;
   std::unique_ptr<char[]> stack{new char[kStack]};
   bool done = false;
+  // Of a thread that waits: tells whether what it waits for has come. The scheduler asks before it gives the thread a
+  // turn. A turn for each look took four fifths of the time of long tests.
+  bool (*has_come)(const void* wait) = nullptr;
+  const void* wait = nullptr;
   // Copies begun in the background: those committed, group by group, and those that are not yet.
   std::deque<std::vector<std::function<void()>>> groups;
   std::vector<std::function<void()>> begun;
 };
-inline ucontext_t scheduler;
+inline Context scheduler;
 inline Thread* running = nullptr;
 inline const std::function<void()>* body_of_all = nullptr;
 inline unsigned long steps = 0;  // anything that brings a block nearer to its end
-inline void yield() { swapcontext(&running->context, &scheduler); }
+inline void yield() { switch_context(running->context, scheduler); }
+template <class HasCome>
+void wait_until(const HasCome& has_come) {
+  if (has_come()) return;
+  running->wait = &has_come;
+  running->has_come = [](const void* wait) { return (*static_cast<const HasCome*>(wait))(); };
+  yield();
+  running->has_come = nullptr;
+}
 inline unsigned rank = 0;  // of the block that runs, in a cluster of two
 
 // Nothing may depend on these: copies in the background are over at once, instead of as late as a program allows; the
@@ -95,7 +133,7 @@ class Group {
       arrived_ = 0;
       ++turns_;
     }
-    while (turns_ == turn) yield();
+    wait_until([&] { return turns_ != turn; });
     std::vector<T> all(size_);
     std::memcpy(all.data(), all_.data(), all_.size());
     return all;
@@ -145,13 +183,10 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
   for (unsigned i = 0; i < in_all; ++i) {
     Thread& t = *pool[i];
     t.done = false;
+    t.has_come = nullptr;
     t.groups.clear();
     t.begun.clear();
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get();
-    t.context.uc_stack.ss_size = Thread::kStack;
-    t.context.uc_link = nullptr;
-    makecontext(&t.context, enter, 0);
+    t.context.begin(t.stack.get(), Thread::kStack, enter);
   }
   body_of_all = &body;
   cluster = &both;
@@ -164,13 +199,14 @@ inline void run_block(unsigned threads, const std::function<void()>& body, unsig
       if (ahead >= 0 && (static_cast<int>(i / threads) == ahead) != (turn < threads)) i = (i + threads) % in_all;
       if (pool[i]->done) continue;
       some = true;
+      if (pool[i]->has_come && !pool[i]->has_come(pool[i]->wait)) continue;
       running = pool[i].get();
       rank = i / threads;
       block = &all[rank];
       blockIdx.x = block_number + rank;
       threadIdx.x = i % threads;
       warp = groups[i / 32].get();
-      swapcontext(&scheduler, &running->context);
+      switch_context(scheduler, running->context);
     }
     if (!some || steps != before) continue;
     if (background.empty()) fail("its threads wait for each other");

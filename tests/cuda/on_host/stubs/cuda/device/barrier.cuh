@@ -33,25 +33,25 @@ DEV void copies_arrive(u32 bar) {
 }
 DEV bool mbar_try(u32 bar, u32 parity) { return warps::hopper().memory_barrier(bar).phase != parity; }
 DEV void mbar_wait(u32 bar, u32 parity) {
-  while (!mbar_try(bar, parity)) warps::yield();
+  warps::wait_until([&b = warps::hopper().memory_barrier(bar), parity] { return b.phase != parity; });
 }
 
 DEV void bar_arrive(u32 id, u32 threads) { warps::hopper().named_barriers[id].arrive(threads); }
 DEV void bar_sync(u32 id, u32 threads) {
   warps::NamedBarrier& b = warps::hopper().named_barriers[id];
   const u32 turn = b.arrive(threads);
-  while (b.turns == turn) warps::yield();
+  warps::wait_until([&] { return b.turns != turn; });
 }
 
 DEV bool bar_any(u32 id, u32 threads, bool own) {
   warps::NamedBarrier& b = warps::hopper().named_barriers[id];
   const u32 turn = b.arrive(threads, own);
-  while (b.turns == turn) warps::yield();
+  warps::wait_until([&] { return b.turns != turn; });
   return b.any[turn % 2];
 }
 
 DEV void wait_for_count(const u32* at, u32 least) {
-  while (*static_cast<const volatile u32*>(at) < least) warps::yield();
+  warps::wait_until([=] { return *static_cast<const volatile u32*>(at) >= least; });
 }
 DEV void add_release(u32* to, u32 by) {
   ++warps::steps;
