@@ -65,6 +65,14 @@ class Launcher {
                "cuMemsetD8Async");
     wait(nullptr);
   }
+  void reseed(std::int64_t seed) {  // of dropout, in the tensor that kernels read
+    *Inputs::writable<std::int64_t>(inputs_.tensors.dropout_seed) = seed;
+    inputs_.changed();
+    check_cuda(cuda::driver()->copy_to_device(reinterpret_cast<cuda::DevicePtr>(mirror_.tensors().dropout_seed.data),
+                                              &seed, sizeof seed, nullptr),
+               "cuMemcpyHtoDAsync");
+    wait(nullptr);
+  }
   void launch() { launch(stream); }
   void launch(Stream on) { plan_.state->run(mirror_.tensors(), workspace_.data(), serial_executor(), on); }
   void prepare() { plan_.state->prepare(); }
@@ -124,6 +132,39 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
         check_cuda(graphs.launch(exec, elsewhere.stream), "cuGraphLaunch");
         Launcher::wait(elsewhere.stream);
         EXPECT_TRUE(launcher.bytes() == alone) << row->name << " \"" << line << "\" replay " << replay;
+      }
+      graphs.destroy_exec(exec);
+      graphs.destroy(graph);
+    }
+  }
+  EXPECT_GT(replayed, 0);
+}
+
+// A graph drops what the seed in its tensor says by then.
+TEST_F(DeviceGraphs, AReplayReadsItsSeed) {
+  const Graphs graphs;
+  int replayed = 0;
+  for (const std::string& line : lines_of({"b2 h4/2 s{1|257}x300 d{64|128} {fp32|bf16} dropout=0.3 dropout_seed lse",
+                                           "jvp b2 h4/2 s257x300 d64 {fp32|bf16} dropout=0.3 dropout_seed"})) {
+    for (const Implementation* row : takers_of(on_device(line))) {
+      Launcher launcher(line, *row);
+      std::string last = launcher.bytes_alone();
+      Graphs::Graph graph = nullptr;
+      Graphs::Exec exec = nullptr;
+      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
+      launcher.launch();
+      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
+      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      for (const std::int64_t seed : {1, -7}) {
+        launcher.reseed(seed);
+        launcher.poison();
+        check_cuda(graphs.launch(exec, launcher.stream), "cuGraphLaunch");
+        const std::string bytes = launcher.bytes();
+        EXPECT_FALSE(bytes == last) << row->name << " \"" << line << "\" has the masks of another seed than " << seed;
+        const Verdict verdict = launcher.judged();
+        EXPECT_TRUE(verdict.right) << row->name << " seed " << seed << ": " << verdict.sentence;
+        last = bytes;
+        ++replayed;
       }
       graphs.destroy_exec(exec);
       graphs.destroy(graph);
