@@ -22,15 +22,15 @@ Verdict judge_forward(Inputs& in, Executor& executor, DeviceKind on) {
 Verdict judge_merge(Inputs& in, Executor& executor, DeviceKind on) {
   return judge(in, in.oracle(executor), in.base(executor), on);
 }
-Verdict judge_backward(Inputs& in, Executor& executor, DeviceKind) {
-  return judge(in, in.oracle_gradients(executor), in.base_gradients(executor));
+Verdict judge_backward(Inputs& in, Executor& executor, DeviceKind on) {
+  return judge(in, in.oracle_gradients(executor), in.base_gradients(executor), on);
 }
-Verdict judge_backward_jvp(Inputs& in, Executor& executor, DeviceKind) {
-  return judge(in, in.oracle_second(executor), in.base_second(executor));
+Verdict judge_backward_jvp(Inputs& in, Executor& executor, DeviceKind on) {
+  return judge(in, in.oracle_second(executor), in.base_second(executor), on);
 }
 Verdict judge_jvp(Inputs& in, Executor& executor, DeviceKind on) {
   const Verdict forward = judge(in, in.oracle(executor), in.base(executor), on);
-  return forward.right ? judge_tangents(in, in.oracle_tangents(executor), in.base_tangents(executor)) : forward;
+  return forward.right ? judge_tangents(in, in.oracle_tangents(executor), in.base_tangents(executor), on) : forward;
 }
 template <auto rule>
 Verdict by_references(Inputs& in, Executor& executor, DeviceKind) {

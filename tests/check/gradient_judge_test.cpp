@@ -98,6 +98,19 @@ TEST(GradientJudge, RejectsGradientsOfAnotherFunction) {
   wrong(kLines[0], [&](Inputs& in) { in.tensors.dlse.data = zeros.data(); });
 }
 
+// A weight near 1 of a score near 30, which tensor cores truncate and CPUs round.
+TEST(GradientJudge, AllowsWhatTensorCoresTruncate) {
+  const auto right = [](float units, DeviceKind on) {
+    Inputs in = make_inputs(parse_problem("bwd h2/1 s1x1000 d64 fp32 dropout=0.2"), 650, Distribution::one_hot);
+    EXPECT_TRUE(run_on(reference::reference_implementations()[1], in, default_executor()));
+    change(in.tensors.dv, [&](float x) { return x * (1 - units * 0x1p-24f); });
+    return judge(in, default_executor(), on).right;
+  };
+  EXPECT_FALSE(right(104, DeviceKind::cpu));
+  EXPECT_TRUE(right(104, DeviceKind::cuda));
+  EXPECT_FALSE(right(200, DeviceKind::cuda));
+}
+
 TEST(GradientJudge, HugeScoresAreNotJudged) {
   EXPECT_FALSE(can_judge(parse_problem(kLines[0]), Distribution::huge));
   EXPECT_TRUE(can_judge(parse_problem("fwd s5"), Distribution::huge));

@@ -12,8 +12,9 @@ namespace onepass::check {
 // |scale| |q| max|k| over the call: the size of a score's largest terms.
 double score_terms(const Inputs& inputs);
 // The error of a product of a probability and, with softcap, of the cap's slope 1 - tanh^2, as a share of the sizes of
-// the terms. The slope falls like e^(-2 |s| / softcap) and s is known to u t.
-double gradient_error(const Problem& problem, double score_terms);
+// the terms. The slope falls like e^(-2 |s| / softcap) and s is known to u t; truncating tensor cores add up to 4.5 u
+// t.
+double gradient_error(const Problem& problem, double score_terms, DeviceKind computed_on);
 
 // Judges the output of one role. each: calls look(offset in the tensor, index in the dense results) for every number
 // that the call writes. unsure: the error as a share of the sizes of the terms. Says the first violation of all.

@@ -6,10 +6,11 @@
 
 namespace onepass::check {
 
-Verdict judge_tangents(const Inputs& in, const reference::DenseTangents& oracle, const reference::DenseTangents& base) {
+Verdict judge_tangents(const Inputs& in, const reference::DenseTangents& oracle, const reference::DenseTangents& base,
+                       DeviceKind computed_on) {
   const Problem& p = in.problem;
   const double products = 2 * std::sqrt(static_cast<double>(p.dim_qk)) * rounding_unit(DType::f32),
-               unsure = gradient_error(p, score_terms(in)) + products;
+               unsure = gradient_error(p, score_terms(in), computed_on) + products;
   const auto each_row = [&](auto f) {
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence seq = sequence_of(p, in.tensors, b);

@@ -54,13 +54,15 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 //   2. max|g - ref| <= 3 max|base - ref| + 2 rounding units of max|ref| + u (2 t + 16) max T, or <= max B
 //   3. mean|g - ref| <= 2 mean|base - ref| + 1 rounding unit of mean|ref| + u (2 t + 16) mean T, or <= L
 // T is the sum of the sizes of an element's terms, |P| (|dP| + |D|) |k| for dq, with the sums of the sizes of their own
-// products in place of dP and D. P = e^(s - LSE) is known to u t.
+// products in place of dP and D. P = e^(s - LSE) is known to u t. On CUDA 2 t is (2.5 + min(d, 128) / 32) t: tensor
+// cores truncate the sums of a score.
 // With softcap, 2 t / softcap is added to 2 t. B = u (2 t + 16) T + 3.5 U S + half an ulp + 2^-126, with U the rounding
 // unit where the call has 16 bits, else 0. S^2 is the sum of the squares of what is then stored in 16 bits, (|P dP| + 2
 // |P (dP - D)|) |k| for dq.
 //
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
-Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base);
+Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base,
+              DeviceKind computed_on = DeviceKind::cpu);
 
 // The derivatives of gradients are judged alike, with the sizes of the terms of tP, tdP and tD in T, and 2 sqrt(d_qk +
 // d_v) u T more for the products in tS and tdP.
@@ -68,7 +70,7 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 // Judges tout and tlse by 1 to 3 of the gradients, after out and lse have been judged. T is the sum of the sizes of an
 // element's terms, those of the products in dS included; the products of tq and k, and of q and tk, add 2 sqrt(d) u T.
 Verdict judge_tangents(const Inputs& inputs, const reference::DenseTangents& oracle,
-                       const reference::DenseTangents& base);
+                       const reference::DenseTangents& base, DeviceKind computed_on = DeviceKind::cpu);
 
 // Judges a softmax over rows by 1 to 4, element by element: a score is known to u |scale x| and e^s to that share of
 // itself. The backward is judged by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| +
