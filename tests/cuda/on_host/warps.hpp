@@ -66,8 +66,8 @@ struct Thread {
   Context context;
   std::unique_ptr<char[]> stack{new char[kStack]};
   bool done = false;
-  // Of a thread that waits: tells whether what it waits for has come. The scheduler asks before it gives the thread a
-  // turn. A turn for each look took four fifths of the time of long tests.
+  // Tells if what a waiting thread waits for has come. The scheduler asks before it gives the thread a turn. A turn for
+  // each look took four fifths of the time of long tests.
   bool (*has_come)(const void* wait) = nullptr;
   const void* wait = nullptr;
   // Copies begun in the background: those committed, group by group, and those that are not yet.

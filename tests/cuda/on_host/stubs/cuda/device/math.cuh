@@ -31,10 +31,10 @@ DEV u32 pack_e4m3(float a, float b, float c, float d) {
   return bits_e4m3(a) | bits_e4m3(b) << 8 | bits_e4m3(c) << 16 | bits_e4m3(d) << 24;
 }
 DEV float unpack_e4m3(unsigned char x) {
-  const i32 exponent = x >> 3 & 15, digits = x & 7;
-  if ((x & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
-  const float size = exponent == 0 ? std::ldexp(static_cast<float>(digits), -9)
-                                   : std::ldexp(static_cast<float>(8 + digits), exponent - 10);
+  const u32 size_bits = x & 0x7f;
+  if (size_bits == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float size =
+      size_bits < 8 ? static_cast<float>(size_bits) * 0x1p-9f : std::bit_cast<float>((size_bits << 20) + (120u << 23));
   return x >> 7 ? -size : size;
 }
 DEV u32 choose_bytes(u32 a, u32 b, u32 selector) {
@@ -64,11 +64,11 @@ DEV u32 unpack_pair_e4m3(u32 x) {
   return pack_f16(one(2 * half), one(2 * half + 1));
 }
 DEV float unpack_f16(u16 x) {
-  const i32 exponent = x >> 10 & 31, digits = x & 1023;
-  const float size = exponent == 0   ? std::ldexp(static_cast<float>(digits), -24)
-                     : exponent < 31 ? std::ldexp(static_cast<float>(1024 + digits), exponent - 25)
-                     : digits == 0   ? std::numeric_limits<float>::infinity()
-                                     : std::numeric_limits<float>::quiet_NaN();
+  const u32 size_bits = x & 0x7fff;
+  const float size = size_bits < 0x400    ? static_cast<float>(size_bits) * 0x1p-24f
+                     : size_bits < 0x7c00 ? std::bit_cast<float>((size_bits << 13) + (112u << 23))
+                     : size_bits > 0x7c00 ? std::numeric_limits<float>::quiet_NaN()
+                                          : std::numeric_limits<float>::infinity();
   return x >> 15 ? -size : size;
 }
 

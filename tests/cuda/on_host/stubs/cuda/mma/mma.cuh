@@ -65,13 +65,17 @@ template <class Format>
 DEV void mma_16816(Format, float* d, const u32* a, u32 b0, u32 b1) {
   const auto all = operands_of_all(a, b0, b1);
   const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  const auto value = [](u32 word, u32 k) { return Format::unpack(static_cast<u16>(word >> k % 2 * 16)); };
+  const auto value = [](u32 word, u32 k) -> double { return Format::unpack(static_cast<u16>(word >> k % 2 * 16)); };
+  double rows[2][16], columns[2][16];
+  for (u32 i = 0; i < 2; ++i) {
+    for (u32 k = 0; k < 16; ++k) {
+      rows[i][k] = value(all[4 * g + k % 8 / 2].a[i + k / 8 * 2], k);
+      columns[i][k] = value(all[4 * (2 * t + i) + k % 8 / 2].b[k / 8], k);
+    }
+  }
   for (u32 i = 0; i < 4; ++i) {
     std::array<double, 17> terms{d[i]};
-    for (u32 k = 0; k < 16; ++k) {
-      const Operands &row = all[4 * g + k % 8 / 2], &column = all[4 * (2 * t + i % 2) + k % 8 / 2];
-      terms[k + 1] = static_cast<double>(value(row.a[i / 2 + k / 8 * 2], k)) * value(column.b[k / 8], k);
-    }
+    for (u32 k = 0; k < 16; ++k) terms[k + 1] = rows[i / 2][k] * columns[i % 2][k];
     d[i] = truncated_sum(terms);
   }
 }
