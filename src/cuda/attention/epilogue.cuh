@@ -66,6 +66,22 @@ DEV bool scale_rows(float (&o)[N], const float (&inv)[2]) {
   return !wrong(0) && !wrong(1);
 }
 
+// A row's state in natural units takes the head's sink in. Returns the share of the keys beside it.
+DEV float join_sink(const ForwardParams& p, i32 head, RowState<float>& state) {
+  const Merged<float> joined = join_natural_sink(state, p.sinks[head * p.sink_stride]);
+  state = joined.state;
+  return joined.alpha_a;
+}
+// From the states of some keys in each lane of a warp to that of all of them.
+DEV void merge_lanes(RowState<float>& state, float scale) {
+#pragma unroll 1
+  for (i32 step = 16; step > 0; step /= 2) {
+    const RowState<float> other = {__shfl_xor_sync(0xffffffffu, state.m, step),
+                                   __shfl_xor_sync(0xffffffffu, state.l, step)};
+    state = merge(state, other, scale).state;
+  }
+}
+
 // The final state of a row: 1 / l and the LSE. rounded: the sum of the weights as they were multiplied.
 struct FinalRow {
   float inv, lse;

@@ -88,20 +88,11 @@ DEV void compute_row(const JvpParams& p, const WorkTile& x, const HeadScores& sc
     const float s = pair_of<false>(p, scores, view, at, row, first + lane, keys.hi).score;
     absorb(state, weight(s, factor, advance(state, s, factor)));
   }
-#pragma unroll 1
-  for (i32 step = 16; step > 0; step /= 2) {
-    const RowState<float> other = {__shfl_xor_sync(0xffffffffu, state.m, step),
-                                   __shfl_xor_sync(0xffffffffu, state.l, step)};
-    state = merge(state, other, factor).state;
-  }
+  merge_lanes(state, factor);
   const Step<float> reference = refer_to(state.m, factor);
   state = to_natural(state, factor, scores.unit().unit);
   float share = 1.0f;  // of the keys, beside the sink
-  if constexpr (forward_features.sinks) {
-    const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
-    state = joined.state;
-    share = joined.alpha_a;
-  }
+  if constexpr (forward_features.sinks) share = join_sink(p, x.head, state);
   const Final<float> end = finalize_natural(state);
 
   constexpr i32 kOwn = round_up(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...

@@ -47,12 +47,7 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
     const float s = score(first + lane);
     absorb(state, weight(s, scale, advance(state, s, scale)));
   }
-#pragma unroll 1
-  for (i32 step = 16; step > 0; step /= 2) {
-    const RowState<float> other = {__shfl_xor_sync(0xffffffffu, state.m, step),
-                                   __shfl_xor_sync(0xffffffffu, state.l, step)};
-    state = merge(state, other, scale).state;
-  }
+  merge_lanes(state, scale);
   const Step<float> reference = refer_to(state.m, scale);
   state = to_natural(state, scale, scores.unit().unit);
   const float largest = state.m;
@@ -60,11 +55,7 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
     if (lane == 0) write_row_max(p, x, row, largest_score(state));
   }
   float share = 1.0f;  // of the keys, beside the sink
-  if constexpr (forward_features.sinks) {
-    const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
-    state = joined.state;
-    share = joined.alpha_a;
-  }
+  if constexpr (forward_features.sinks) share = join_sink(p, x.head, state);
   const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = round_up(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
   float o[kOwn] = {};
