@@ -30,6 +30,7 @@ struct AttentionTensors {
   Tensor lse{};             // fp32 [batch, heads_q, seq_q]; packed: [heads_q, total_q]
   Tensor recomputed{};      // int32 of lse's shape: 1 where a row left unified_max's range, else 0
   Tensor row_max{};         // fp32 of lse's shape: the row's largest score, -inf if it sees no key
+  Tensor entropy{};         // fp32 of lse's shape: the entropy of the row's weights in nats; a backward reads it
   ConstTensor bias{};       // fp32/fp16/bf16 [batch|1, heads_q|1, seq_q|1, seq_k|1], any strides
   ConstTensor bool_mask{};  // bool, same shapes; true = may attend
   // int32 [batch|1, heads_q|1, tiles of rows|1, tiles of keys|1], any strides: a tile of Attention::mask_tile_q rows
@@ -61,6 +62,7 @@ struct AttentionTensors {
   // For a backward. A gradient that is not given is not computed; one that is given is written whole.
   ConstTensor dout{};        // of out's shape and dtype: the gradient of the loss by out
   ConstTensor dlse{};        // fp32 of lse's shape: by lse, where that was used too
+  ConstTensor dentropy{};    // fp32 of lse's shape: by entropy, which must then be given too
   Tensor dq{}, dk{}, dv{};   // of the shapes of q, k and v, all of their dtype or all fp32
   Tensor dbias{}, dsinks{};  // fp32 of the shapes of bias and sinks: sums over what these were repeated for
   Tensor dalibi_slopes{};    // fp32 of the shape of alibi_slopes

@@ -171,6 +171,9 @@ typedef struct onepass_options {
   const onepass_tensor *tdout, *tdlse, *tdq, *tdk, *tdv, *tdbias, *tdsinks, *tdalibi_slopes;
   /* int64 [1] on q's device: the dropout's seed in place of `seed`, which is then 0. Kernels read it when they run. */
   const onepass_tensor* dropout_seed;
+  /* fp32 of lse's shape. Out, of a forward: the entropy of each row's weights in nats, 0 where a row sees no key. A
+   * sink counts as a key. In, of a backward: that entropy, and its gradient; both or neither. */
+  const onepass_tensor *entropy, *dentropy;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

@@ -101,6 +101,7 @@ def attention(
     mod_buffers=None,
     return_lse=False,
     return_max=False,
+    return_entropy=False,
     out=None,
     layout="bhsd",
     implementation=None,
@@ -185,18 +186,20 @@ def attention(
       return_lse: also return the log of the softmax's denominator (natural logarithm, float32).
       return_max: also return each row's largest score, float32 in lse's shape and -inf in a row that sees no key; or
         ``"head"``: the largest of each head, ``[heads_q]``, which QK-clip takes (docs/features/statistics.md).
+      return_entropy: also return the entropy of each row's weights, float32 in lse's shape, in nats. A sink counts as a
+        key; a row that sees no key has 0.
       out: where to write the result, ``[batch, heads_q, seq_q, dim_v]`` (or packed), of q's dtype or float32, of a
         float8_e4m3fn q bfloat16, float16 or float32; it may not share memory with an input. By default a new array of
         q's kind and dtype (bfloat16 for float8_e4m3fn), in q's memory order.
       layout: ``"bhsd"``: dimensions are in the order shown here. ``"bshd"`` (flash-attn, JAX): q, k, v and out are
-        ``[batch, seq, heads, dim]``; lse, row maxima and recomputed are ``[batch, seq, heads]``. Nothing is copied.
-        Packed tensors, pages, bias, bool_mask, scales and means are the same in either layout.
+        ``[batch, seq, heads, dim]``; lse, row maxima, entropies and recomputed are ``[batch, seq, heads]``.
+        Nothing is copied. Packed tensors, pages, bias, bool_mask, scales and means are the same in either layout.
       implementation: the name of the implementation to use; by default the first that supports the call (``explain``).
       threads: how many to use at most; None is all cores. Results do not depend on it, bit for bit.
 
     Returns:
       out, or ``(out, lse)`` with lse ``[batch, heads_q, seq_q]`` (packed: ``[heads_q, total_q]``). A row that sees no
-      key gives 0 and an lse of -inf. The row maxima, if requested, are the last result.
+      key gives 0 and an lse of -inf. The row maxima, if requested, come next, and entropies last.
 
     Raises:
       ValueError: a shape, stride or value that does not fit; TypeError: a dtype or kind of array that is not accepted;
@@ -206,16 +209,17 @@ def attention(
     given = locals()
     if unknown:
         _unknown.refuse("attention", unknown, attention.__kwdefaults__)
-    place, (out, lse, most), call = _call(q, k, v, given)
+    place, (out, lse, most, entropy), call = _call(q, k, v, given)
     if fp8 is False:
         _onepass.attention(call)
     else:
         _onepass.attention_fp8(call, fp8_options(fp8))
     place.finish()
-    results = [_arrays.finished(x) for x in (out, lse, most) if x is not None]
+    out, lse, most, entropy = (None if x is None else _arrays.finished(x) for x in (out, lse, most, entropy))
     if return_max == "head":
-        results[-1] = _options.of_heads(results[-1], call)
-    return tuple(results) if return_lse or return_max else results[0]
+        most = _options.of_heads(most, call)
+    results = [x for x in (out, lse, most, entropy) if x is not None]
+    return tuple(results) if len(results) > 1 else out
 
 
 def _call(q, k, v, given):
@@ -227,23 +231,25 @@ def _call(q, k, v, given):
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     results = _results(q, v, given, call)
-    for name, x in zip(("out", "lse", "row_max", "recomputed"), (*results, given["recomputed"])):
+    for name, x in zip(("out", "lse", "row_max", "entropy", "recomputed"), (*results, given["recomputed"])):
         call[name] = None if x is None else _arrays.target(name, x, place)
     return place, results, call
 
 
 def _results(q, v, given, options):
-    """(out, lse or None, row maxima or None). New packed ones begin as empty rows: tokens beyond the last sequence are
-    not computed."""
+    """(out, lse or None, row maxima or None, entropies or None). New packed ones begin as empty rows: tokens beyond the
+    last sequence are not computed."""
     out, packed = given["out"], _options.is_packed(options)
     if out is None:
         out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), _arrays.result_dtype(q), fill=0.0 if packed else None)
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
     shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
-    asked = given["return_lse"], _options.asks_for_max(given["return_max"])
-    fill = -math.inf if packed else None
-    return out, *(_arrays.new(q, shape, "float32", ordered=False, fill=fill) if x else None for x in asked)
+    asked = given["return_lse"], _options.asks_for_max(given["return_max"]), given["return_entropy"]
+    fills = (-math.inf, -math.inf, 0.0) if packed else (None, None, None)
+    return out, *(
+        _arrays.new(q, shape, "float32", ordered=False, fill=fill) if x else None for x, fill in zip(asked, fills)
+    )
 
 
 def unified_max_of(*lses):

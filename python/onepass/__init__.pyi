@@ -27,6 +27,7 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     out: _Array | None = None,
     **options: Unpack[_Options],
 ) -> _Array: ...
@@ -38,6 +39,7 @@ def attention(
     *,
     return_max: Literal[True, "head"],
     return_lse: bool = False,
+    return_entropy: bool = False,
     out: _Array | None = None,
     **options: Unpack[_Options],
 ) -> tuple[Any, ...]: ...
@@ -49,6 +51,7 @@ def attention(
     *,
     return_lse: Literal[True],
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     out: _Array | None = None,
     **options: Unpack[_Options],
 ) -> tuple[_Array, Any]: ...
@@ -60,9 +63,22 @@ def attention(
     *,
     return_lse: bool,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     out: _Array | None = None,
     **options: Unpack[_Options],
 ) -> _Array | tuple[_Array, Any]: ...
+@overload
+def attention(
+    q: _Array,
+    k: Any,
+    v: Any,
+    *,
+    return_entropy: Literal[True],
+    return_lse: bool = False,
+    return_max: bool | Literal["head"] = False,
+    out: _Array | None = None,
+    **options: Unpack[_Options],
+) -> tuple[Any, ...]: ...
 
 _Gradient = Literal["dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"]
 
@@ -75,6 +91,8 @@ def attention_backward(
     lse: Any,
     *,
     dlse: Any = None,
+    entropy: Any = None,
+    dentropy: Any = None,
     grads: _Gradient | Iterable[_Gradient] = ("dq", "dk", "dv"),
     grad_dtype: Literal["float32"] | None = None,
     into: Mapping[str, Any] | None = None,

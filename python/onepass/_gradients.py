@@ -20,6 +20,8 @@ def attention_backward(
     lse: Any,
     *,
     dlse: Any = None,
+    entropy: Any = None,
+    dentropy: Any = None,
     grads: Any = ("dq", "dk", "dv"),
     grad_dtype: Any = None,
     into: Any = None,
@@ -62,6 +64,8 @@ def attention_backward(
       q, k, v: as ``attention`` took them.
       out, lse: what ``attention(..., return_lse=True)`` returned.
       dlse: float32 of lse's shape, the gradient by lse, if that was used too.
+      entropy, dentropy: what ``attention(..., return_entropy=True)`` returned, and the gradient by it, if that was used
+        too: float32 of lse's shape.
       grads: which gradients to compute, of ``"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"``.
       grad_dtype: of dq, dk and dv: None for q's dtype, or ``"float32"``. The others are float32.
       into: a dict of arrays by the names in grads, to write those into; they share no memory with an input or each
@@ -89,7 +93,7 @@ def attention_backward(
     for name in ("dout", "out", "lse"):
         if given[name] is None:
             raise TypeError(f"{name} must be an array (got None)")
-    for name in ("dout", "out", "lse", "dlse"):
+    for name in ("dout", "out", "lse", "dlse", "entropy", "dentropy"):
         call[name] = _arrays.exported(name, given[name], place)
     call["deterministic"] = bool(deterministic)
     results = results_of(names, given, call)

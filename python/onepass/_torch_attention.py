@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 
 import onepass
 
-from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_op, _unknown, _values
+from . import _onepass, _options, _torch_autograd, _torch_checks, _torch_entropy, _torch_op, _unknown, _values
 from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import Quantized, carried
@@ -55,6 +55,7 @@ def attention(
     mod_buffers: Any = None,
     return_lse: Any = False,
     return_max: Any = False,
+    return_entropy: Any = False,
     out: Any = None,
     out_dtype: Any = None,
     deterministic: Any = False,
@@ -74,6 +75,8 @@ def attention(
         tensor of one element on q's device is read when kernels run: a CUDA graph that changes it drops other weights
         in each replay. The backward reads the same tensor, which must not change before.
       return_max: as in ``onepass.attention``; row maxima have no gradient.
+      return_entropy: as in ``onepass.attention``. Entropies have a gradient; torch.compile breaks its graph there, and
+        torch.func and second derivatives do not take such a call.
       out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
       fp8, unified_max: of the forward; a call with fp8 has no gradients.
       out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
@@ -153,7 +156,7 @@ def attention(
         bool(return_lse),
         _options.asks_for_max(return_max),
     )
-    if not is_compiling():
+    if not return_entropy and not is_compiling():
         result = _onepass.torch_forward(call, False, out)
         if result is not None:
             return result
@@ -162,10 +165,12 @@ def attention(
     _torch_checks.check_tensors(_torch_op.INPUTS, call, 3)
     call = _torch_op.Call._make(call)
     _torch_checks.refuse_gradients(call, _torch_op.DIFFERENTIABLE)
-    out, lse, most = _torch_autograd.forward(call)
+    out, lse, most, *entropy = (
+        _torch_entropy.forward(call, return_max) if return_entropy else _torch_autograd.forward(call)
+    )
     if return_max == "head":
         most = _options.of_heads(most, call._asdict())
-    results = (out, *((lse,) if return_lse else ()), *((most,) if return_max else ()))
+    results = (out, *((lse,) if return_lse else ()), *((most,) if return_max else ()), *entropy)
     return results if len(results) > 1 else out
 
 

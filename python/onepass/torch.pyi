@@ -28,6 +28,7 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> Tensor: ...
 @overload
@@ -38,6 +39,7 @@ def attention(
     *,
     return_max: Literal[True, "head"],
     return_lse: bool = False,
+    return_entropy: bool = False,
     **options: Unpack[_Options],
 ) -> tuple[Tensor, ...]: ...
 @overload
@@ -48,6 +50,7 @@ def attention(
     *,
     return_lse: Literal[True],
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
@@ -58,8 +61,20 @@ def attention(
     *,
     return_lse: bool,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> Tensor | tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_entropy: Literal[True],
+    return_lse: bool = False,
+    return_max: bool | Literal["head"] = False,
+    **options: Unpack[_Options],
+) -> tuple[Tensor, ...]: ...
 def key_mass(q: Tensor, k: Tensor, lse: Tensor, **options: Unpack[StatisticsOptions[Tensor]]) -> Tensor: ...
 def weights(
     q: Tensor,

@@ -10,7 +10,8 @@ thread_local bool first = false, pages = false;
 constexpr std::string_view kTokens[] = {"q",  "k",  "v",    "out",   "dout",  "dq",    "dk",
                                         "dv", "x",  "y",    "k_new", "v_new", "q_out", "tq",
                                         "tk", "tv", "tout", "tdout", "tdq",   "tdk",   "tdv"};
-constexpr std::string_view kRows[] = {"lse", "dlse", "recomputed", "row_max", "tlse", "tdlse"};  // [batch, heads, seq]
+constexpr std::string_view kRows[] = {"lse",     "dlse",     "recomputed", "row_max",
+                                      "entropy", "dentropy", "tlse",       "tdlse"};  // [batch, heads, seq]
 
 }  // namespace
 

@@ -82,6 +82,10 @@ Mods checked_mods(const Problem& p) {
   want(is_said(op.words, "fp8") || !p.fp8, ErrorCode::bad_value, op.call, " does not support fp8; attention does");
   want(has(Role::row_max) || !p.want_row_max, ErrorCode::bad_value, op.call,
        " does not support row_max; attention does");
+  want(has(Role::entropy) || !p.entropy, ErrorCode::bad_value, op.call,
+       " does not support entropy; attention and attention_backward do");
+  want(has(Role::dentropy) || !p.dentropy, ErrorCode::bad_value, op.call,
+       " does not support dentropy; attention_backward does");
   want(has(Role::tq) || !(p.tbias || p.tsinks || p.want_tlse), ErrorCode::bad_value, op.call,
        " does not support tbias, tsinks or tlse; jvp does");
   want(has(Role::tdout) || !(p.tdout || p.tdlse), ErrorCode::bad_value, op.call,

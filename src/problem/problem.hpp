@@ -100,9 +100,11 @@ enum class Role : std::uint8_t {
   slot_mapping,
   positions,
   block_mask,
-  dropout_seed
+  dropout_seed,
+  entropy,
+  dentropy
 };
-inline constexpr std::size_t kRoles = 64;
+inline constexpr std::size_t kRoles = 66;
 
 // Which gradients a backward writes, or whose derivatives a backward_jvp.
 struct Gradients {
@@ -128,6 +130,7 @@ struct Layout : AppendLayout, GemmLayout, QuantizeLayout, SoftmaxLayout {
   Dims dout{}, dq{}, dk{}, dv{};                    // as out, q, k and v
   Dims dlse{}, dbias{}, dsinks{}, dalibi_slopes{};  // as lse, bias, sinks and alibi_slopes
   Dims recomputed{}, row_max{};                     // as lse
+  Dims entropy{}, dentropy{};                       // as lse
   Dims tq{}, tk{}, tv{}, tout{};                    // as q, k, v and out
   Dims tbias{}, tsinks{}, tlse{};                   // as bias, sinks and lse
   Dims tdout{}, tdlse{}, tdq{}, tdk{}, tdv{};       // as dout, dlse, dq, dk and dv
@@ -172,6 +175,8 @@ struct Problem : Attention, AppendFields, GemmFields, MergeFields, QuantizeField
   bool want_tlse = false;              // jvp: write the LSE's derivative, beside the LSE
   bool want_recomputed = false;        // forward: say which rows phi did not serve
   bool want_row_max = false;           // forward: write the rows' largest scores
+  bool entropy = false;                // forward: write the rows' entropies. backward: read them, for dentropy
+  bool dentropy = false;               // backward: the gradient of the entropies is given
   bool v_in_k = false;            // forward: v starts where k does and has k's strides: the first dim_v columns of k
   std::optional<Fp8Options> fp8;  // forward: q, k and v are quantized first
   // Variable length: q is [total_q, heads, dim], k and v are [total_k, heads, dim] unless they are a cache.

@@ -10,7 +10,8 @@ namespace {
 
 RowStatistics statistics_for(const Problem& p) {
   const auto rows = static_cast<std::size_t>((p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q);
-  return {std::vector<double>(rows, -INFINITY), std::vector<double>(rows), std::vector<double>(rows)};
+  const std::vector<double> zeros(rows);
+  return {std::vector<double>(rows, -INFINITY), zeros, zeros, zeros};
 }
 
 // D of a row; a number of O that is exactly 0 stands for no visible key, whatever dO holds.
@@ -30,11 +31,14 @@ RowStatistics given_statistics(const Problem& p, const Tensors& a) {
     const auto out = numbers_of<double>(a.out, row_offset(a.out, seq.batch, h, token), p.dim_v);
     rows.lse[at] = static_cast<double>(load_element(a.lse.data, DType::f32, lse_offset(a.lse, seq.batch, h, token)));
     add_dot_with_out(rows, at, d_out, out.data());
-    if (!p.dlse) return;
-    const auto d_lse =
-        static_cast<double>(load_element(a.dlse.data, DType::f32, lse_offset(a.dlse, seq.batch, h, token)));
-    rows.delta[at] -= d_lse;
-    rows.delta_terms[at] += std::abs(d_lse);
+    const auto number = [&](const ConstTensor& t) {
+      return static_cast<double>(load_element(t.data, DType::f32, lse_offset(t, seq.batch, h, token)));
+    };
+    const auto add = [&](double term) { rows.delta[at] += term, rows.delta_terms[at] += std::abs(term); };
+    if (p.dlse) add(-number(a.dlse));
+    if (!p.dentropy) return;
+    rows.dentropy[at] = number(a.dentropy);
+    add(rows.dentropy[at] * number(a.entropy));
   });
   return rows;
 }

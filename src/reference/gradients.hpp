@@ -2,6 +2,7 @@
 //
 //   P_j = e^(s_j - LSE), 0 if hidden    D = sum_d dO_d O_d - dLSE    z: dropout's factor, x: the scaled score
 //   product        dv_j = sum_i P_j z_j dO    dP_j = z_j (dO . v_j)    dS_j = P_j (dP_j - D)
+//   entropy H      dS_j -= dH P_j (ln P_j + H)    dsink -= sum_i dH P_sink (ln P_sink + H)
 //   score_mod f    dt = dS f'(t)    dbias = sum of dt over what it is repeated for    dslope = -sum dt |a(i) - j|
 //   softcap c      dx = dt (1 - tanh^2(x / c))
 //   scores         dq = scale sum_j dx_j k_j    dk_j = scale sum_i dx_j q    dsink = -sum_i e^(sink - LSE) D

@@ -40,6 +40,7 @@ struct State final : PlanState {
     write_out(p, a, dense.out, a.out);
     if (p.want_lse) write_numbers(p, a, dense.lse, a.lse);
     if (p.want_row_max) write_numbers(p, a, dense.most, a.row_max);
+    if (p.entropy) write_numbers(p, a, dense.entropy, a.entropy);
     if (!p.op->tangents) return;
     const DenseTangents tangents = oracle_tangents(p, a, executor);
     write_out(p, a, tangents.tout.value, a.tout);

@@ -32,6 +32,8 @@ struct Dense {
   std::vector<double> top;     // the largest softmax weight of each row, shaped as lse: how far the row is from one-hot
   std::vector<double> square;  // sum of weight * value^2, shaped as out; the oracle of attention and merge alone has it
   std::vector<double> most{};  // the largest score of each row, without a sink; attention alone has it
+  // If asked for: each row's entropy, with the sink, and the standard deviation of ln P under the row's weights P.
+  std::vector<double> entropy{}, entropy_spread{};
 };
 std::int64_t dense_out_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
 std::int64_t dense_lse_index(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row);
@@ -179,7 +181,21 @@ struct RowBlock {
     const std::int64_t at = dense_lse_index(p, seq, head, i);
     dense.lse[at] = all.empty ? -INFINITY : static_cast<double>(all.m + std::log(all.l));
     dense.most[at] = static_cast<double>(std::accumulate(s.begin(), s.end(), Arith<T>::neg_inf(), Arith<T>::max));
+    if (p.entropy && !all.empty) add_entropy(all, sink_of<T>(p, a, head), at);
     dense.top[at] = all.empty || w.empty() ? 0 : static_cast<double>(*std::max_element(w.begin(), w.end()) / all.l);
+  }
+  // -sum P ln P, where a weight of 0 adds nothing.
+  void add_entropy(const Normalizer<T>& all, T sink, std::int64_t at) {
+    T mean = 0, square = 0;
+    const auto add = [&](T weight, T score) {
+      if (weight == T(0)) return;
+      const T probability = weight / all.l, log = score - all.m - std::log(all.l);
+      mean += probability * log, square += probability * log * log;
+    };
+    for (std::size_t j = 0; j < s.size(); ++j) add(w[j], s[j]);
+    add(all.sink, sink);
+    dense.entropy[at] = static_cast<double>(-mean);
+    dense.entropy_spread[at] = static_cast<double>(std::sqrt(std::max(T(0), square - mean * mean)));
   }
 };
 
@@ -194,6 +210,7 @@ Dense textbook(const Problem& p, const Tensors& a, Round round, Executor& execut
               {},
               std::vector<double>(static_cast<std::size_t>(entries * p.heads_q))};
   if (std::is_same_v<T, double>) dense.square.resize(dense.out.size());
+  if (p.entropy) dense.entropy.resize(dense.lse.size()), dense.entropy_spread.resize(dense.lse.size());
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   const std::int64_t blocks = ceil_div(p.seq_q, kRows);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "algebra/entropy.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/scalar.hpp"
 #include "check/check.hpp"
@@ -19,7 +20,7 @@ namespace {
   X(zero_output) X(mean_of_v) X(swapped_tile) X(missing_rescale) X(late_maximum) X(dropped_last_key)           \
       X(one_key_too_many) X(unmasked_row) X(wrong_head) X(one_nan) X(one_element) X(two_percent_more)          \
           X(empty_row_not_zero) X(empty_row_nan) X(lse_base_2) X(lse_without_log) X(lse_off) X(row_max_base_2) \
-              X(row_max_off) X(row_max_of_the_first_tile) X(writes_gap) X(writes_guard) X(writes_lse_guard)    \
+              X(row_max_off) X(row_max_of_the_first_tile) X(entropy_base_2) X(entropy_off) X(entropy_not_moved) X(writes_gap) X(writes_guard) X(writes_lse_guard)    \
                   X(writes_workspace_guard) X(reads_gap) X(unwritten_row) X(narrow_accumulator) X(throws)
 // clang-format on
 #define ONEPASS_AS_ENTRY(name) name,
@@ -42,7 +43,7 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
     return load_element(t.data, t.dtype, row_offset(t, seq.batch, head, token) + d);
   };
   RowState<float> state;
-  float first_max = Arith<float>::neg_inf();
+  float first_max = Arith<float>::neg_inf(), terms = 0;  // terms: algebra/entropy.hpp
   std::vector<float> o(p.dim_v);
   const auto absorb_tile = [&](std::int64_t tile) {
     const std::int64_t from = tile * kTile, n = std::min(kTile, keys - from);
@@ -63,12 +64,16 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
       top = std::max(top, s[j]);
     }
     if (made(Mistake::late_maximum) && state.m != Arith<float>::neg_inf()) top = state.m;
+    const float before = state.m;
     const auto r = advance(state, top);
+    const auto exponent = [&](float score) { return std::max(score - r.m_ref, static_cast<float>(kLeastExponent)); };
+    if (!made(Mistake::entropy_not_moved)) terms = terms * r.alpha + state.l * exponent(before);
     if (tile == 0) first_max = state.m;
     for (float& x : o) x *= made(Mistake::missing_rescale) ? 1 : r.alpha;
     for (std::int64_t j = 0; j < n; ++j) {
       const float w = weight(s[j], r);
       sum += w;
+      terms += w * exponent(s[j]);
       for (std::int64_t d = 0; d < p.dim_v && w != 0; ++d) {
         o[d] += w * at(a.v, hk, seq.k_begin + values + j, d);
         if (made(Mistake::narrow_accumulator)) o[d] = to_float(from_float<bf16>(o[d]));
@@ -103,6 +108,12 @@ void one_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64
     if (!made(Mistake::row_max_base_2)) most *= static_cast<float>(kLn2);
     if (made(Mistake::row_max_off)) most += 1e-4f;
     static_cast<float*>(a.row_max.data)[lse_offset(a.row_max, seq.batch, h, seq.q_begin + i)] = most;
+  }
+  if (p.entropy) {
+    float nats = std::max(0.0f, entropy(state.l, terms));
+    if (made(Mistake::entropy_base_2)) nats *= static_cast<float>(kLog2e);
+    if (made(Mistake::entropy_off)) nats += 1e-3f;
+    static_cast<float*>(a.entropy.data)[lse_offset(a.entropy, seq.batch, h, seq.q_begin + i)] = nats;
   }
   if (!p.want_lse) return;
   float lse = f.lse;
@@ -145,12 +156,12 @@ Verdict verdict_of(Mistake mistake, const char* line, Distribution distribution)
 }
 
 constexpr const char* kStrided =
-    "b2 h4/2 s33x129 d64/40 fp32 causal_bottom_right lse row_max "
+    "b2 h4/2 s33x129 d64/40 fp32 causal_bottom_right lse row_max entropy "
     "strides=q:20000,5000,70;k:30000,9000,64;v:20000,7000,50;o:20000,2000,41";
 constexpr const char* kLines[] = {
     kStrided,
-    "b2 h4/2 s65x129 d64/40 bf16 causal_bottom_right mask=b1qk lse row_max layout=bshd",
-    "b2 h4/2 s128 d40 fp16 mask=bhqk lse row_max",
+    "b2 h4/2 s65x129 d64/40 bf16 causal_bottom_right mask=b1qk lse row_max entropy layout=bshd",
+    "b2 h4/2 s128 d40 fp16 mask=bhqk lse row_max entropy",
 };
 constexpr const char* kMasked = kLines[1];
 constexpr const char* kHalf = kLines[2];
@@ -186,7 +197,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mistake::zero_output, Mistake::mean_of_v, Mistake::swapped_tile, Mistake::dropped_last_key,
                     Mistake::wrong_head, Mistake::one_nan, Mistake::one_element, Mistake::lse_base_2, Mistake::lse_off,
                     Mistake::row_max_base_2, Mistake::row_max_off, Mistake::row_max_of_the_first_tile,
-                    Mistake::writes_guard, Mistake::writes_lse_guard, Mistake::unwritten_row, Mistake::unmasked_row,
+                    Mistake::entropy_base_2, Mistake::entropy_off, Mistake::entropy_not_moved, Mistake::writes_guard,
+                    Mistake::writes_lse_guard, Mistake::unwritten_row, Mistake::unmasked_row,
                     Mistake::writes_workspace_guard, Mistake::throws),
     [](const auto& mistake) { return std::string(kMistakeNames[static_cast<int>(mistake.param)]); });
 

@@ -43,7 +43,7 @@ TEST_P(BackwardShapes, EveryKernel) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
-                                         "mods.txt", "block_masks.txt"),
+                                         "mods.txt", "block_masks.txt", "entropy.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });
@@ -146,6 +146,9 @@ constexpr const char* kPoked[] = {
     "bwd b1 h4/2 s70x100 d40/4 dropout=0.5 grads=dv",
     "bwd b1 h4/2 s70x100 d40 grads=dv,dq causal_top_left",
     "bwd b1 h4/2 s70x100 d40 grads=dk softcap=30 causal_top_left",
+    "bwd b1 h4/2 s70x100 d40 causal_bottom_right sinks softcap=30 entropy dentropy grads=dq,dk,dv,dsinks",
+    "bwd b1 h4/2 s100x140 d64 bf16 mask=b1qk dropout=0.5 entropy dentropy dlse",
+    "bwd b1 h4/2 s70x100 d40/4 causal_top_left entropy dentropy grads=dv",
 };
 
 class BackwardPropagation : public testing::TestWithParam<test::Poke> {};

@@ -83,6 +83,7 @@ Problem random_problem() {
   if (!p.dropout_seed && flip()) p.seed = *rc::gen::arbitrary<std::uint64_t>();
   p.want_lse = flip();
   p.want_row_max = flip();
+  p.entropy = flip();
   if (flip()) {
     p.op = kBackward;
     p.want_lse = p.want_row_max = false;
@@ -90,6 +91,7 @@ Problem random_problem() {
     if (p.gradients == Gradients{}) p.gradients.dv = true;
     p.grad_dtype = flip() ? DType::f32 : p.dtype;
     p.dlse = flip();
+    p.dentropy = p.entropy;
     p.deterministic = flip();
   }
   if (among(0, 3) == 0) random_lengths(p);

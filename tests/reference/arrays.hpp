@@ -11,13 +11,14 @@ inline std::vector<float> as_floats(const std::vector<Real>& x) { return {x.begi
 
 // The same numbers as tensors.
 struct Arrays {
-  std::vector<float> q, k, v, d_out, d_lse, bias, sinks, slopes;
+  std::vector<float> q, k, v, d_out, d_lse, d_entropy, bias, sinks, slopes;
   explicit Arrays(const Numbers& x)
       : q(as_floats(x.q)),
         k(as_floats(x.k)),
         v(as_floats(x.v)),
         d_out(as_floats(x.d_out)),
         d_lse(as_floats(x.d_lse)),
+        d_entropy(as_floats(x.d_entropy)),
         bias(as_floats(x.bias)),
         sinks(as_floats(x.sinks)),
         slopes(as_floats(x.slopes)) {}

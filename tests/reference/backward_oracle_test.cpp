@@ -107,6 +107,24 @@ TEST(BackwardOracle, LossesThatUseTheLse) {
   a.lse = Tensor(kept_lse.data(), DType::f32, {1, 2, 4});
   call.expect_gradients(oracle_gradients(call.p, a), 1e-6);
 }
+TEST(BackwardOracle, LossesThatUseTheEntropy) {
+  for (const char* line :
+       {"bwd b1 h2/1 s4x5 d3 fp32 sinks bias=fp32:1h1k entropy dentropy dlse grads=dq,dk,dv,dbias,dsinks",
+        "bwd b1 h2/1 s4x5 d3 fp32 causal_bottom_right softcap=2 dropout=0.4 seed=9 entropy dentropy"}) {
+    Call call{.p = parse_problem(line)};
+    Tensors a = call.arguments();
+    const Dense dense = oracle(call.p, a);
+    std::vector<float> out(dense.out.begin(), dense.out.end()), lse(dense.lse.begin(), dense.lse.end()),
+        entropy(dense.entropy.begin(), dense.entropy.end());
+    a.dout = call.d_out();
+    a.dlse = ConstTensor(call.arrays.d_lse.data(), DType::f32, {1, 2, 4});
+    a.dentropy = ConstTensor(call.arrays.d_entropy.data(), DType::f32, {1, 2, 4});
+    a.out = Tensor(out.data(), DType::f32, {1, 2, 4, 3});
+    a.lse = Tensor(lse.data(), DType::f32, {1, 2, 4});
+    a.entropy = Tensor(entropy.data(), DType::f32, {1, 2, 4});
+    call.expect_gradients(oracle_gradients(call.p, a), 1e-6);
+  }
+}
 TEST(BackwardOracle, RowsWithoutKeysGiveNothing) {
   const Call call{.p = parse_problem("fwd b1 h1 s5x3 d2 fp32 causal_bottom_right")};  // rows 0 and 1 see no key
   const DenseGradients g = oracle_backward(call.p, call.arguments(), call.d_out());

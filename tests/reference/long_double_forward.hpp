@@ -19,7 +19,7 @@ using SeenFunction = std::function<bool(std::int64_t, std::int64_t)>;
 
 // Normal numbers for a line; bias [1, heads_q, 1, seq_k], a mask [1, 1, seq_q, seq_k] that hides a quarter.
 struct Numbers {
-  std::vector<Real> q, k, v, bias, sinks, slopes, d_out, d_lse;
+  std::vector<Real> q, k, v, bias, sinks, slopes, d_out, d_lse, d_entropy;
   std::vector<std::uint8_t> seen;
   std::vector<std::int32_t> cu_q, cu_k;
 
@@ -41,6 +41,7 @@ struct Numbers {
     bias = fill(p.heads_q * p.seq_k);
     sinks = fill(p.heads_q);
     slopes = fill(p.heads_q);
+    d_entropy = fill(tokens_q * p.heads_q);
     for (std::int64_t i = 0; i < p.seq_q * p.seq_k; ++i) seen.push_back(rng() % 4 != 0);
     for (std::int64_t i = 0, a = 0, b = 0; i <= p.batch && p.varlen; ++i) {
       cu_q.push_back(static_cast<std::int32_t>(a));
@@ -56,7 +57,7 @@ struct LongDoubleForward {
   ScoreFunction score_mod = nullptr;
   SeenFunction mask_mod = nullptr;
 
-  // sum of O dO and, where the problem says so, of LSE dLSE.
+  // sum of O dO and, where the problem says so, of LSE dLSE and of H dH, for the entropy H.
   Real loss() const {
     Real sum = 0;
     for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -97,15 +98,16 @@ struct LongDoubleForward {
     const std::int64_t aligned = i + keys - rows;  // every line here aligns bottom right
     const Dropout dropout = Dropout::of(p.dropout_p, p.seed);
     std::vector<Real> o(static_cast<std::size_t>(p.dim_v));
-    Real sum = p.sinks ? std::exp(x.sinks[static_cast<std::size_t>(h)]) : Real(0);
+    const Real sink = p.sinks ? x.sinks[static_cast<std::size_t>(h)] : Real(0);
+    Real sum = p.sinks ? std::exp(sink) : Real(0), of_scores = sum * sink;
     for (std::int64_t j = 0; j < keys; ++j) {
       if (!visible(i, j, aligned)) continue;
-      const Real weight = std::exp(score(b, h, i, j, aligned));  // numbers near 1: no maximum is needed
+      const Real s = score(b, h, i, j, aligned), weight = std::exp(s);  // numbers near 1: no maximum is needed
       const Real z = dropout.active()
                          ? static_cast<Real>(dropout.factor(static_cast<unsigned>(b), static_cast<unsigned>(h),
                                                             static_cast<unsigned>(i), static_cast<unsigned>(j)))
                          : Real(1);
-      sum += weight;
+      sum += weight, of_scores += weight * s;
       const Real* const v = x.v.data() + at(true, b, h / p.group(), j, p.dim_v);
       for (std::int64_t d = 0; d < p.dim_v; ++d) o[static_cast<std::size_t>(d)] += weight * z * v[d];
     }
@@ -113,8 +115,10 @@ struct LongDoubleForward {
     Real loss = 0;
     const Real* const d_out = x.d_out.data() + at(false, b, h, i, p.dim_v);
     for (std::int64_t d = 0; d < p.dim_v; ++d) loss += o[static_cast<std::size_t>(d)] / sum * d_out[d];
-    if (!p.dlse) return loss;
-    return loss + std::log(sum) * x.d_lse[static_cast<std::size_t>((b * p.heads_q + h) * p.seq_q + i)];
+    const auto row = static_cast<std::size_t>((b * p.heads_q + h) * p.seq_q + i);
+    if (p.dlse) loss += std::log(sum) * x.d_lse[row];
+    if (p.dentropy) loss += (std::log(sum) - of_scores / sum) * x.d_entropy[row];
+    return loss;
   }
 };
 

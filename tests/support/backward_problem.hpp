@@ -11,6 +11,7 @@ inline Problem backward_of(const Problem& forward, bool f32_gradients = false, b
   Problem p = forward;
   p.op = kBackward;
   p.want_lse = p.want_row_max = false;
+  p.dentropy = p.entropy;
   p.gradients = {true, true, true, p.bias.has_value(), p.sinks, p.alibi};
   p.grad_dtype = f32_gradients ? DType::f32 : p.dtype;
   p.dlse = dlse;

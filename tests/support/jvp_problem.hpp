@@ -8,7 +8,7 @@ namespace onepass::test {
 inline Problem jvp_of(const Problem& forward, bool along_side = true, bool lse = true) {
   Problem p = forward;
   p.op = kJvp;
-  p.want_row_max = p.batch_invariant = false;
+  p.want_row_max = p.entropy = p.batch_invariant = false;
   p.tbias = along_side && p.bias.has_value();
   p.tsinks = along_side && p.sinks;
   p.want_lse = p.want_tlse = lse;

@@ -74,6 +74,22 @@ TEST_F(CliRun, RowMaximaAloneAndBesideTheLse) {
   EXPECT_NE(folder.read("o.safetensors").find("\"row_max\""), std::string::npos);
 }
 
+TEST_F(CliRun, Entropies) {
+  std::vector<float> entropy(2 * 4 * 5);
+  onepass::Tensors beside;
+  beside.entropy = Tensor(entropy.data(), DType::f32, {2, 4, 5});
+  expected({}, nullptr, beside);
+  const std::string file = npy(npy_literal("<f4", "2, 4, 5"), bytes_of(entropy));
+  ASSERT_EQ(run({"--out", folder("o.npy"), "--entropy", folder("h.npy")}).status, 0);
+  EXPECT_EQ(folder.read("h.npy"), file);
+  // A loss of the entropies alone: the forward that the gradients need makes them.
+  folder.write("dout.npy", npy(npy_literal("<f4", "2, 4, 5, 6"), std::string(2 * 4 * 5 * 6 * 4, '\0')));
+  const Result r = run({"--dout", folder("dout.npy"), "--dentropy", folder("h.npy"), "--out", folder("g.safetensors")});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find(" entropy "), r.out.npos) << r.out;
+  EXPECT_NE(r.out.find("dentropy"), r.out.npos) << r.out;
+}
+
 TEST_F(CliRun, OnADeviceOrAReasonWhyNot) {
   const auto halves = [](const std::vector<float>& numbers) {
     std::string bytes(2 * numbers.size(), '\0');

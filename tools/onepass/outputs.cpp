@@ -35,7 +35,7 @@ bool is_safetensors(const std::string& path) { return fs::path(path).extension()
 
 std::vector<const RowFile*> OutputFiles::wanted_rows() const {
   std::vector<const RowFile*> wanted;
-  for (const RowFile* rows : {&lse, &row_max})
+  for (const RowFile* rows : {&lse, &row_max, &entropy})
     if (rows->wanted) wanted.push_back(rows);
   return wanted;
 }

@@ -22,7 +22,7 @@ struct RowFile {
 
 struct OutputFiles {
   std::string out;  // .npy, or .safetensors with all results
-  RowFile lse{Role::lse, "--lse"}, row_max{Role::row_max, "--row-max"};
+  RowFile lse{Role::lse, "--lse"}, row_max{Role::row_max, "--row-max"}, entropy{Role::entropy, "--entropy"};
   std::vector<const RowFile*> wanted_rows() const;
 };
 

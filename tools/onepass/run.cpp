@@ -109,7 +109,7 @@ Problem with_gradients(const std::string& names) {
 // The gradients that --grads names.
 Results gradient_results(const Flags& flags, const Tensors& a) {
   want(is_safetensors(flags.outputs.out) && flags.outputs.wanted_rows().empty(), ErrorCode::bad_value,
-       "gradients need --out FILE.safetensors, and do not support --lse and --row-max");
+       "gradients need --out FILE.safetensors, and do not support --lse, --row-max and --entropy");
   const Problem named = with_gradients(flags.grads.value_or("dq,dk,dv"));
   const DType dtype = flags.out_dtype.empty() ? a.q.dtype : dtype_from_name(flags.out_dtype);
   Results r;
@@ -149,7 +149,9 @@ void run_command(Flags& flags) {
   if (backward && !forward_first) refuse_forward(flags);
   if (forward_first) {  // what it reads of its forward
     const DType dtype = loaded.tensors.dout.dtype;
-    for (const Result& r : forward_results(loaded.tensors, dtype, {Role::lse})) {
+    std::vector<Role> rows{Role::lse};
+    if (loaded.tensors.dentropy.given()) rows.push_back(Role::entropy);
+    for (const Result& r : forward_results(loaded.tensors, dtype, rows)) {
       loaded.arrays.emplace_back(r.row->name, r.dtype, r.shape);
       set_output(loaded.tensors, *r.row, turned(r.row->name, loaded.arrays.back().view()));
     }
@@ -225,6 +227,7 @@ void add_run(CLI::App& app) {
       ->type_name("FILE");
   add_row_file(*c, flags->outputs.lse, "Also write the log-sum-exp of each row");
   add_row_file(*c, flags->outputs.row_max, "Also write the largest score of each row");
+  add_row_file(*c, flags->outputs.entropy, "Also write the entropy of each row's weights");
   c->add_option("--grads", flags->grads,
                 "With --dout: the gradients to compute, a list of dq,dk,dv,dbias,dsinks,dalibi_slopes")
       ->group("Results")

@@ -30,7 +30,8 @@ enum Stream : std::int64_t {
   kTSinks,
   kTDOut,
   kTDLse,
-  kDropoutSeed
+  kDropoutSeed,
+  kDEntropy
 };
 
 // The sequence's rows of queries as a view.
@@ -203,7 +204,7 @@ void draw_rows(const Problem& p, const Tensors& t, std::uint64_t seed, Distribut
   }
 }
 
-// N(0, 1): dout and dlse, or their tangents.
+// N(0, 1): dout and a gradient of numbers of rows, such as dlse, or their tangents.
 void draw_upstream(const Problem& p, const Tensors& t, std::uint64_t seed, const ConstTensor& dout,
                    const ConstTensor& dlse, Stream of_dout, Stream of_dlse) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -274,6 +275,7 @@ void draw_forward(const Problem& p, const Tensors& t, std::uint64_t seed, Distri
 void draw_backward(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {
   draw_forward(p, t, seed, distribution);
   draw_upstream(p, t, seed, t.dout, t.dlse, kDOut, kDLse);
+  draw_upstream(p, t, seed, {}, t.dentropy, kDOut, kDEntropy);
 }
 
 void draw_backward_jvp(const Problem& p, const Tensors& t, std::uint64_t seed, Distribution distribution) {

@@ -51,6 +51,7 @@ class Judge {
           with_float_type(p.out_dtype, [&](auto zero) { row<decltype(zero)>(seq, b, h, i); });
           if (p.want_lse) lse(seq, b, h, i);
           if (p.want_row_max) row_max(seq, b, h, i);
+          if (p.entropy) entropy(seq, b, h, i);
           if (p.want_recomputed) recomputed(seq, b, h, i);
         }
       }
@@ -166,6 +167,29 @@ class Judge {
                  functions = p.softcap > 0 || !p.score_mod.empty() ? 1e-5 + 1e-6 * std::abs(ref) : 0;
     const double error = std::abs(double{x} - ref), bound = products + steps + functions;
     if (error > bound) first(here() + text(": ", error / bound, " times its bound"));
+  }
+
+  void entropy(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Problem& p = in_.problem;
+    const Tensor& t = in_.tensors.entropy;
+    const float x = static_cast<const float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)];
+    const auto at = static_cast<std::size_t>(reference::dense_lse_index(p, seq, h, i));
+    const double ref = oracle_.entropy[at], spread = oracle_.entropy_spread[at];
+    const auto here = [&] { return text("entropy[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
+    const bool empty = oracle_.lse[at] == -INFINITY;
+    if (empty ? x != 0 : !same_kind(x, static_cast<float>(ref))) return first(here());
+    if (empty || !std::isfinite(x)) return;
+    const Range seen = band_mask(p, seq.seq_q, seq.seq_k).keys_of(i);
+    const auto keys = static_cast<double>(std::max<std::int64_t>(0, seen.hi - seen.lo));
+    const double largest = oracle_.lse[at] + std::log(oracle_.top[at]);  // score
+    const double size = terms_ + (std::isfinite(largest) ? std::abs(largest) : 0);
+    const double score = (2 + sum_steps(p)) * product_unit(p) * terms_ + 8 * kUnit * size +
+                         (p.softcap > 0 || !p.score_mod.empty() ? 1e-5 + 1e-6 * size : 0);
+    const double scores = std::min(std::log(keys + 1), std::exp(score) * score * (spread + score));
+    const double bound = scores + (1e-6 + sum_error(keys)) * (1 + ref + spread);
+    const double error = std::abs(double{x} - ref);
+    if (error > bound) first(here() + text(": ", error / bound, " times its bound"));
+    if (x < 0) first(here() + ": it is negative");
   }
 
   void recomputed(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {

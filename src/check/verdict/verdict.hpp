@@ -27,6 +27,8 @@ struct Verdict {
 //   3. mean|out - ref| <= 1.5 mean|base - ref| + one rounding unit of the output scale + sqrt(sum e^2) / rows, or <= L
 //   4. |lse - ref| <= 1e-5 + 1e-6 |ref| + (2 + d / 64) u t; zeros in empty rows; nothing written outside the rows
 //      |row_max - ref| <= (2 + d / 64) u t + 8 u (t + |ref|), with softcap or score_mod 1e-5 + 1e-6 |ref| more
+//      |entropy - ref| <= min(ln(n + 1), e^E E (D + E)) + (1e-6 + sum error of n keys) (1 + ref + D), at least 0. E is
+//      the bound of row_max, and D the standard deviation of ln P: a score's error e moves H by -P (ln P + H) e
 //   5. recomputed is 1 where a row's largest score is out of unified_max's range, 0 where it sees no key, else either
 //
 // With u = 2^-24 and t = |scale| |q| max|k| (the largest terms' size), a score is known to u t, and a row to

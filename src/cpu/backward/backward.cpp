@@ -47,6 +47,7 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Kernels& kernels, con
   s.after = w.take<float>(rows);
   s.before = w.take<float>(rows);
   s.delta = w.take<float>(rows);
+  if (p.dentropy) s.dentropy = w.take<float>(rows);
   s.ds = w.take<float>(g.block * panel);
   s.dout_flags = w.take<float>(rows * columns(p.dim_v));
   s.spoiled = w.take<float>(rows);

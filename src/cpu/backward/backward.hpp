@@ -36,7 +36,7 @@ struct Call {
   flash::Call forward;  // problem, arguments, sources, dropout, mods
   Cut cut;
   float scale;
-  float* delta;                        // [rows]: rowsum(dO * O) - dLSE, 0 where a row sees no key
+  float* delta;                        // [rows]: rowsum(dO * O) - dLSE + dH H, 0 where a row sees no key
   float* dq = nullptr;                 // [key_splits][rows][dim_qk] where the keys are split
   float *dk = nullptr, *dv = nullptr;  // [row_splits][key rows][dim] where the rows are split
   BiasSums bias = BiasSums::none;
@@ -76,6 +76,7 @@ struct Scratch {
   float *q, *dout, *dq;           // [panels][columns_of(dim)][panel], transposed
   float *q_rows, *dout_rows;      // [panels][column panels][row][panel]
   float *after, *before, *delta;  // [panels][panel]: of a lane's weights (the algebra's Step), and D
+  float* dentropy = nullptr;      // [panels][panel]: the gradient dH of the entropy H; nullptr without
   float* ds;                      // [block][panel]
   // Flags of values that are not finite (nonfinite-inl.h): as q_rows, dout_rows, [panels][panel], k_tiles and ds. Those
   // of q and k are null where scores bring it to every pair.

@@ -81,12 +81,16 @@ inline void fold_lanes(std::int64_t keys, std::int64_t columns, float* sums) {
   }
 }
 
-// dS = P (Z dP - D), where dP was; and weights become Z P, what dV is made of.
+// dS = P (Z dP - D - dH ln P), where dP was, dH the gradient of the entropy; and weights become Z P, what dV is made
+// of.
 inline void softmax_gradient(const backward::Call& call, std::int64_t batch, const BackwardPanel& panel,
                              const LaneKeys& at, float* weights, float* ds) {
   const VF delta = hn::Load(DF(), panel.delta + at.lane);
   const std::int64_t from = (at.lo - at.first) * kPanel + at.lane, to = (at.hi - at.first) * kPanel + at.lane;
+  const VF dentropy = panel.dentropy ? hn::Load(DF(), panel.dentropy + at.lane) : hn::Zero(DF());
   if (!panel.scores.dropout) {
+    for (std::int64_t i = from; panel.dentropy && i < to; i += kPanel)
+      hn::Store(hn::NegMulAdd(dentropy, log_weight(hn::Load(DF(), weights + i)), hn::Load(DF(), ds + i)), DF(), ds + i);
     for (std::int64_t i = from; i < to; i += kPanel)
       hn::Store(hn::Load(DF(), weights + i) * (hn::Load(DF(), ds + i) - delta), DF(), ds + i);
     return;
@@ -96,7 +100,8 @@ inline void softmax_gradient(const backward::Call& call, std::int64_t batch, con
             [&](std::int64_t k, hn::Mask<DF> kept) HWY_ATTR {
               const std::int64_t i = (k - at.first) * kPanel + at.lane;
               const VF p = hn::Load(DF(), weights + i);
-              const VF z = hn::IfThenElseZero(kept, splat(dropout.keep_scale)) * hn::Load(DF(), ds + i);
+              VF z = hn::IfThenElseZero(kept, splat(dropout.keep_scale)) * hn::Load(DF(), ds + i);
+              if (panel.dentropy) z = hn::NegMulAdd(dentropy, log_weight(p), z);
               hn::Store(p * (z - delta), DF(), ds + i);
               hn::Store(dropped_or_kept(dropout, p, kept), DF(), weights + i);
             });

@@ -29,7 +29,7 @@ constexpr int column_vecs(std::int64_t dim, std::int64_t column) {
 struct BackwardPanel {
   std::int64_t row;  // its first
   int rows, vecs;
-  float *q, *dout, *dq, *q_rows, *dout_rows, *after, *before, *delta;
+  float *q, *dout, *dq, *q_rows, *dout_rows, *after, *before, *delta, *dentropy;
   float *q_flags, *dout_flags, *spoiled;  // nonfinite-inl.h; q_flags may be null
   std::int32_t *lo, *hi;
   PanelScores scores;
@@ -119,6 +119,11 @@ inline bool place_stats(const backward::Call& call, const flash::Task& task, con
     panel.after[lane] = refer.after;
     panel.delta[lane] = call.delta[partial_row(p, task.seq, name.head, name.token)];
     finite = finite && (saw_nothing(x) || is_finite(x)) && is_finite(panel.delta[lane]);
+    if (!panel.dentropy) continue;
+    const ConstTensor& t = call.forward.arguments.dentropy;
+    const std::int64_t at = lse_offset(t, task.seq.batch, name.head, task.seq.q_begin + name.token);
+    panel.dentropy[lane] = saw_nothing(x) ? 0.0f : static_cast<const float*>(t.data)[at];
+    finite = finite && is_finite(panel.dentropy[lane]);
   }
   return finite;
 }
@@ -139,6 +144,7 @@ inline BackwardPanel open_panel(const backward::Call& call, const backward::Task
                       s.after + at,
                       s.before + at,
                       s.delta + at,
+                      s.dentropy ? s.dentropy + at : nullptr,
                       s.q_flags ? s.q_flags + at * kPanel * column_panels(p.dim_qk) : nullptr,
                       s.dout_flags + at * kPanel * column_panels(p.dim_v),
                       s.spoiled + at,

@@ -1,4 +1,5 @@
-// Computed once per row before everything else: D = rowsum(dO * O) - dLSE, and from it the gradient of the sinks.
+// Computed once per row before everything else: D = rowsum(dO * O) - dLSE + dH H, for the entropy H, and from it the
+// gradient of the sinks.
 // And at the end: sums of the parts that tasks have left.
 #if defined(ONEPASS_CPU_BACKWARD_STATS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEPASS_CPU_BACKWARD_STATS_INL_H
@@ -47,10 +48,18 @@ inline void row_stats(const backward::Call& call, const backward::Task& task, st
         return output_dot(static_cast<const T*>(a.out.data) + row_offset(a.out, task.seq.batch, head, row),
                           static_cast<const T*>(a.dout.data) + row_offset(a.dout, task.seq.batch, head, row), p.dim_v);
       });
-    if (p.dlse) delta -= static_cast<const float*>(a.dlse.data)[lse_offset(a.dlse, task.seq.batch, head, row)];
+    const auto number = [&](const ConstTensor& t) {
+      return static_cast<const float*>(t.data)[lse_offset(t, task.seq.batch, head, row)];
+    };
+    if (p.dlse) delta -= number(a.dlse);
+    const float dentropy = p.dentropy && !saw_nothing(lse) ? number(a.dentropy) : 0.0f;
+    if (p.dentropy) delta += dentropy * number(a.entropy);
     if (saw_nothing(lse)) delta = 0;
     call.delta[partial_row(p, task.seq, head, i)] = delta;
-    if (p.sinks) sinks -= sink_weight(sink, lse) * static_cast<double>(delta);
+    if (p.sinks) {
+      const double weight = sink_weight(sink, lse);
+      sinks -= weight * (static_cast<double>(delta) + static_cast<double>(dentropy) * onepass::log_weight(weight));
+    }
   }
   const std::int64_t blocks = ceil_div(p.seq_q, backward::kStatRows);
   if (call.dsinks) call.dsinks[(task.batch * p.heads_q + head) * blocks + task.row_split] = sinks;

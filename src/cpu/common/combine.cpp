@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "algebra/ceil_div.hpp"
+#include "algebra/entropy.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/numerics.hpp"
 #include "base/parallel.hpp"
@@ -30,6 +31,18 @@ RowState<float> join(const RowState<float>* states, const float* out, std::int64
   return all;
 }
 
+float join_entropies(const RowState<float>* states, const float* entropies, std::int64_t splits, float to_log2) {
+  RowState<float> all;
+  float sum = 0;
+  for (std::int64_t i = 0; i < splits; ++i) {
+    if (states[i].l == 0) continue;
+    const Merged<float> joined = join_split(all, states[i], to_log2);
+    sum = joined_entropy(sum, all.l, entropies[i], states[i].l, joined);
+    all = joined.state;
+  }
+  return sum;
+}
+
 bool all_finite(const float* x, std::int64_t count) {
   float probe = 0;
   for (std::int64_t i = 0; i < count; ++i) probe = probe_finite(probe, x[i]);
@@ -55,6 +68,11 @@ Merged<float> join_split(const RowState<float>& earlier, const RowState<float>& 
   return merge(earlier, next, to_log2);
 }
 
+float finished_entropy(const Problem& p, const RowState<float>& keys, float entropy, float sink) {
+  if (p.sinks) entropy = joined_entropy(entropy, keys.l, 0.0f, 1.0f, join_natural_sink(keys, sink));
+  return entropy < 0 ? 0 : entropy;  // by rounding; NaN is kept
+}
+
 std::int64_t partial_row(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t token) {
   return by_total(p) ? head * p.total_q + s.q_begin + token : (s.batch * p.heads_q + head) * p.seq_q + token;
 }
@@ -64,21 +82,26 @@ Partials book_partials(Workspace& workspace, const Problem& p, std::int64_t spli
   Partials partials{splits, p.dim_v};
   partials.state = workspace.take<RowState<float>>(rows * splits);
   partials.out = workspace.take<float>(rows * splits * p.dim_v);
+  if (p.entropy) partials.entropy = workspace.take<float>(rows * splits);
   if (p.want_row_max && p.unified_max) partials.most = workspace.take<float>(rows * splits);
   return partials;
 }
 
 void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::int64_t head, std::int64_t token,
                   const RowState<float>* states, const float* out, std::int64_t splits, const ScoreUnit& unit,
-                  const float* most) {
+                  const float* most, const float* entropies) {
   float sum[kMostValueDims];
   RowState<float> all = join<false>(states, out, splits, p.dim_v, unit.to_log2, sum);
   const bool finite = all_finite(sum, p.dim_v);
   if (!finite && !p.batch_invariant) all = join<true>(states, out, splits, p.dim_v, unit.to_log2, sum);
   const RowState<float> of_keys{most ? *std::max_element(most, most + splits) : all.m, all.l};
   all = to_natural(all, unit.to_log2, unit.to_natural);
+  const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : 0.0f;
+  const std::int64_t row = seq.q_begin + token;
+  if (p.entropy)
+    static_cast<float*>(a.entropy.data)[lse_offset(a.entropy, seq.batch, head, row)] =
+        finished_entropy(p, all, join_entropies(states, entropies, splits, unit.to_log2), sink);
   if (p.sinks) {
-    const float sink = static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]];
     const Merged<float> joined = join_natural_sink(all, sink);
     const float alpha = joined.alpha_a;
     if (finite) {
@@ -89,7 +112,6 @@ void finalize_row(const Problem& p, const Tensors& a, const Sequence& seq, std::
     all = joined.state;
   }
   for (std::int64_t d = 0; d < p.dim_v; ++d) sum[d] = normalize(sum[d], all);
-  const std::int64_t row = seq.q_begin + token;
   if (p.want_recomputed) {  // a state that unified_max served refers to it
     const bool left = std::any_of(states, states + splits,
                                   [&](const RowState<float>& s) { return s.l != 0 && s.m != *p.unified_max; });
@@ -120,7 +142,8 @@ void combine(const Problem& p, const Tensors& a, const Partials& partials, const
     for (std::int64_t i = from; i < std::min(from + kRowsPerTask, seq.seq_q); ++i) {
       const std::int64_t row = partial_row(p, seq, head, i);
       finalize_row(p, a, seq, head, i, &partials.state_of(row, 0), partials.out_of(row, 0), partials.splits, unit,
-                   partials.most ? partials.most + row * partials.splits : nullptr);
+                   partials.most ? partials.most + row * partials.splits : nullptr,
+                   partials.entropy ? partials.entropy + row * partials.splits : nullptr);
     }
   });
 }

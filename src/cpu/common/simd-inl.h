@@ -15,6 +15,7 @@
 
 #include <hwy/highway.h>
 
+#include "algebra/entropy.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/philox.hpp"
@@ -34,6 +35,8 @@ HWY_BEFORE_NAMESPACE();
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox_rounds.hpp"
 #include "cpu/common/score_chain.hpp"
+// They include the algebra, which this one needs.
+#include "algebra/entropy.hpp"
 #undef ONEPASS_PER_TARGET
 #undef ONEPASS_BEGIN
 #undef ONEPASS_END

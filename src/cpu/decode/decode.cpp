@@ -184,6 +184,7 @@ class State final : public PlanState, public OfQueries {
 Decision plan_decode(const Request& request, std::int64_t target, DecodeTask task) {
   const Problem& p = *request.problem;
   if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
+  if (p.entropy) return Decision::no("does not support entropy; cpu.flash does");
   const std::int64_t rows = p.seq_q * p.group();
   if (rows > kDecodeMaxRows) {
     return Decision::no(

@@ -33,7 +33,7 @@ namespace HWY_NAMESPACE {
 struct Panel {
   std::int64_t row;  // its first
   int rows, vecs;
-  float *q, *out, *m, *l;
+  float *q, *out, *m, *l, *t;  // t: the entropies' sums (algebra/entropy.hpp), or null
   std::uint32_t* lost;
   std::int32_t *lo, *hi;
   bool* has_lost;  // `lost` holds something
@@ -93,12 +93,28 @@ struct FlashTask {
     const VF factor = splat(panel.scores.unit.to_log2);
     const Step<VF> r = advance(state, tile_max, factor);
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
+    if (panel.t) return softmax_and_terms(panel, at, lane, lo, hi, state, r);
     if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF()))))
       absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return fused_weight(s, factor, r); }));
     else
       absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return weight(s, factor, r); }));
     hn::Store(state.m, DF(), panel.m + lane);
     hn::Store(state.l, DF(), panel.l + lane);
+    return r.alpha;
+  }
+  // The same weights, from where the state has moved on already, and their sum t.
+  VF softmax_and_terms(const Panel& panel, float* at, int lane, std::int64_t lo, std::int64_t hi, RowState<VF> state,
+                       const Step<VF>& r) const {
+    const VF factor = splat(panel.scores.unit.to_log2);
+    VF t = moved_terms(hn::Load(DF(), panel.t + lane), state.l, hn::Load(DF(), panel.m + lane), factor, r);
+    absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR {
+             const VF w = weight(s, factor, r);
+             t = hn::MulAdd(w, exponent(s, factor, r), t);
+             return w;
+           }));
+    hn::Store(state.m, DF(), panel.m + lane);
+    hn::Store(state.l, DF(), panel.l + lane);
+    hn::Store(t, DF(), panel.t + lane);
     return r.alpha;
   }
 
@@ -170,6 +186,7 @@ struct FlashTask {
                 scratch.out + index * kPanel * (p.dim_v + 3),
                 scratch.m + index * kPanel,
                 scratch.l + index * kPanel,
+                scratch.t ? scratch.t + index * kPanel : nullptr,
                 scratch.lost + index * kPanel * p.dim_v,
                 scratch.lo + index * kPanel,
                 scratch.hi + index * kPanel,
@@ -220,6 +237,7 @@ struct FlashTask {
       hn::Store(empty.l, DF(), panel.l + lane);
     }
     std::fill_n(panel.out, kPanel * p.dim_v, 0.0f);
+    if (panel.t) std::fill_n(panel.t, kPanel, 0.0f);
   }
 
   void pass(const Panel* panels, int count) const {
@@ -293,6 +311,18 @@ struct FlashTask {
     });
     if (p.want_lse) write_numbers(panel, lse, call.arguments.lse);
     if (p.want_row_max) write_numbers(panel, row_max, call.arguments.row_max);
+    if (p.entropy) write_entropies(panel, sink);
+  }
+  float entropy_of(const Panel& panel, int lane) const { return onepass::entropy(panel.l[lane], panel.t[lane]); }
+  void write_entropies(const Panel& panel, const float* sink) const {
+    const ScoreUnit& unit = panel.scores.unit;
+    HWY_ALIGN float entropies[kPanel];
+    for (int lane = 0; lane < panel.rows; ++lane) {
+      const onepass::RowState<float> state{panel.m[lane], panel.l[lane]};
+      entropies[lane] = finished_entropy(p, onepass::to_natural(state, unit.to_log2, unit.to_natural),
+                                         entropy_of(panel, lane), sink[lane]);
+    }
+    write_numbers(panel, entropies, call.arguments.entropy);
   }
   void write_numbers(const Panel& panel, const float* of_lanes, const Tensor& to) const {
     for (int lane = 0; lane < panel.rows; ++lane) {
@@ -314,6 +344,7 @@ struct FlashTask {
       const RowName name = row_name(p, task, panel.row + lane);
       const std::int64_t row = partial_row(p, task.seq, name.head, name.token);
       call.partials.state_of(row, task.split) = {panel.m[lane], panel.l[lane]};
+      if (panel.t) call.partials.entropy[row * call.partials.splits + task.split] = entropy_of(panel, lane);
       pick_row(panel.out, kPanel, lane, p.dim_v, call.partials.out_of(row, task.split));
     }
   }

@@ -173,10 +173,12 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
   s.out = w.take<float>(rows * (p.dim_v + 3));
   s.m = w.take<float>(rows);
   s.l = w.take<float>(rows);
+  if (p.entropy) s.t = w.take<float>(rows);
   if (p.batch_invariant) {
     s.joined_out = w.take<float>(rows * (p.dim_v + 3));
     s.joined_m = w.take<float>(rows);
     s.joined_l = w.take<float>(rows);
+    if (p.entropy) s.joined_entropy = w.take<float>(rows);
   }
   s.lost = w.take<std::uint32_t>(rows * p.dim_v);
   s.flags = w.take<std::uint32_t>(g.flag_words() * p.dim_v);

@@ -78,8 +78,9 @@ struct Scratch {
   float* out;     // [panels][dim_v + 3][panel], unnormalised and transposed
   float* scores;  // [block][panel], scores and then weights
   float *m, *l;   // [panels][panel]
-  // The state (out, m, l) of the splits that are joined already; nullptr where tasks join none.
-  float *joined_out, *joined_m, *joined_l;
+  float* t;       // [panels][panel]: entropies' sums (algebra/entropy.hpp); nullptr without
+  // The state (out, m, l, entropy) of the splits that are joined already; nullptr where tasks join none.
+  float *joined_out, *joined_m, *joined_l, *joined_entropy;
   std::int32_t *lo, *hi;  // [panels][panel]: the keys visible to a lane
   float *k, *v;           // one converted block
   float *bias, *mask;     // [block + 3][panel]; nullptr without

@@ -40,12 +40,13 @@ class JoinedTask : FlashTask {
     for (int i = 0; i < count; ++i) {
       Panel panel = panels[i];
       if (first + 1 < end) panel.out = joined_out(panel), panel.m = joined_m(panel), panel.l = joined_l(panel);
-      finish(panel);
+      finish(panel, first + 1 < end);
     }
   }
   float* joined_out(const Panel& panel) const { return scratch.joined_out + (panel.out - scratch.out); }
   float* joined_m(const Panel& panel) const { return scratch.joined_m + (panel.m - scratch.m); }
   float* joined_l(const Panel& panel) const { return scratch.joined_l + (panel.l - scratch.l); }
+  float* joined_entropies(const Panel& panel) const { return scratch.joined_entropy + (panel.t - scratch.t); }
 
   void join(const Panel& panel, bool first) const {
     float *const m = joined_m(panel), *const l = joined_l(panel), *const out = joined_out(panel);
@@ -53,12 +54,17 @@ class JoinedTask : FlashTask {
       std::copy_n(panel.m, kPanel, m);
       std::copy_n(panel.l, kPanel, l);
       std::copy_n(panel.out, kPanel * p.dim_v, out);
+      for (int lane = 0; panel.t && lane < panel.rows; ++lane) joined_entropies(panel)[lane] = entropy_of(panel, lane);
       return;
     }
     HWY_ALIGN float earlier[kPanel] = {}, next[kPanel] = {};
     for (int lane = 0; lane < panel.rows; ++lane) {
       if (panel.l[lane] == 0) continue;
       const auto joined = join_split({m[lane], l[lane]}, {panel.m[lane], panel.l[lane]}, panel.scores.unit.to_log2);
+      if (panel.t) {
+        float& all = joined_entropies(panel)[lane];
+        all = joined_entropy(all, l[lane], entropy_of(panel, lane), panel.l[lane], joined);
+      }
       m[lane] = joined.state.m, l[lane] = joined.state.l;
       earlier[lane] = joined.alpha_a, next[lane] = joined.alpha_b;
     }
@@ -71,7 +77,8 @@ class JoinedTask : FlashTask {
     }
   }
 
-  void finish(const Panel& panel) const {
+  // joined: from the states of several splits.
+  void finish(const Panel& panel, bool joined) const {
     if (*panel.has_lost) {
       HWY_ALIGN float one[kPanel];
       std::fill_n(one, kPanel, 1.0f);
@@ -83,7 +90,9 @@ class JoinedTask : FlashTask {
       const RowName name = row_name(p, task, panel.row + lane);
       pick_row(panel.out, kPanel, lane, p.dim_v, row);
       const onepass::RowState<float> state{panel.m[lane], panel.l[lane]};
-      finalize_row(p, call.arguments, task.seq, name.head, name.token, &state, row, 1, panel.scores.unit);
+      const float entropy = !panel.t ? 0 : joined ? joined_entropies(panel)[lane] : entropy_of(panel, lane);
+      finalize_row(p, call.arguments, task.seq, name.head, name.token, &state, row, 1, panel.scores.unit, nullptr,
+                   &entropy);
     }
   }
 };

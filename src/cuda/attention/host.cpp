@@ -47,7 +47,8 @@ int row_alignment(const Problem& p, Role role) {
   return static_cast<int>(bits & -bits);
 }
 
-std::string why_too_many(const Problem& p, std::int64_t tiles) {
+std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
+  if (p.entropy) return "does not support entropy; CPU kernels do";
   for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q},
                                     {"seq_k", p.seq_k},
                                     {"tokens of q", p.total_q},

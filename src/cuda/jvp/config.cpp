@@ -76,7 +76,7 @@ Selected<JvpConfig> select_config(const Problem& p, int shared_bytes) {
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
     return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                   " bytes of shared memory");
-  if (std::string sentence = cuda::why_too_many(p, cuda::tile_bound(p, tile_shape_of(c))); !sentence.empty())
+  if (std::string sentence = cuda::why_elsewhere(p, cuda::tile_bound(p, tile_shape_of(c))); !sentence.empty())
     return refuse(sentence);
   if (p.batch * p.heads_q > cuda::kMaxPosition)
     return refuse("batch x heads_q must be at most ", cuda::kMaxPosition, " (got ", p.batch * p.heads_q, ")");

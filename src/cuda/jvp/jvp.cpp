@@ -113,7 +113,7 @@ Decision plan_plain(const Request& request) {
     if (device.major < 8) return refuse(cuda::why_too_old(device));
     if (p.batch * p.heads_q > cuda::kMaxPosition)
       return refuse("batch x heads_q must be at most ", cuda::kMaxPosition, " (got ", p.batch * p.heads_q, ")");
-    if (std::string sentence = cuda::why_too_many(p, cuda::tile_bound(p, kPlainTile)); !sentence.empty())
+    if (std::string sentence = cuda::why_elsewhere(p, cuda::tile_bound(p, kPlainTile)); !sentence.empty())
       return refuse(sentence);
     return features_of(p);
   };

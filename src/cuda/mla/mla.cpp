@@ -118,7 +118,7 @@ Selected<MlaConfig> select_mla(const Problem& p) {
   if (groups_of(p, sharing) > cuda::kMaxPosition / tiles)
     return refuse(groups_of(p, sharing), " blocks of rows have too many tiles of ", kMlaKeys,
                   " keys for 32-bit indices");
-  if (std::string sentence = cuda::why_too_many(p, groups_of(p, sharing)); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_elsewhere(p, groups_of(p, sharing)); !sentence.empty()) return refuse(sentence);
   return c;
 }
 

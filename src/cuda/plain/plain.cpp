@@ -51,7 +51,7 @@ Selected<ForwardFeatures> features_on(const DeviceFacts& device, const Problem& 
 Selected<ForwardFeatures> select_plain(const Problem& p) {
   if (p.batch * p.heads_q > kMaxPosition)
     return refuse("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
-  if (std::string sentence = why_too_many(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = why_elsewhere(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
   return features_of(p);
 }
 

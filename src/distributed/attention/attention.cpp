@@ -29,6 +29,8 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a, Pass pass
   want(pass == Pass::forward || !t.row_max.given(), ErrorCode::unsupported,
        "context_parallel_attention_backward does not support row_max");
   for (const auto& [name, given] : {std::pair{"recomputed", t.recomputed.given()},
+                                    {"entropy", t.entropy.given()},
+                                    {"dentropy", t.dentropy.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
                                     {"seqused_k", t.seqused_k.given()},

@@ -30,6 +30,7 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
                                     {"v_mean", t.v_mean.given()},
                                     {"recomputed", t.recomputed.given()},
                                     {"row_max", t.row_max.given()},
+                                    {"entropy", t.entropy.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
                                     {"tree", t.tree.given()},

@@ -83,7 +83,8 @@ class Cascade {
                                       {"sinks", t.sinks.given()},
                                       {"recomputed", t.recomputed.given()}})
       want(!given, ErrorCode::bad_value, "levels[", i, "] must not have ", name, "; the cascade has it");
-    want(!t.row_max.given(), ErrorCode::unsupported, "cascade does not support row_max");
+    for (const auto& [name, given] : {std::pair{"row_max", t.row_max.given()}, {"entropy", t.entropy.given()}})
+      want(!given, ErrorCode::unsupported, "cascade does not support ", name);
     for (const auto& [name, given] : {std::pair{"k", t.k.given()}, {"v", t.v.given()}})
       want(given, ErrorCode::bad_shape, "levels[", i, "] must have ", name);
     const bool packed = t.cu_seqlens_q.given();

@@ -178,12 +178,14 @@ Problem attention_problem_of(Op op, const Tensors& t, const CallOptions& a, Mods
     const auto* first = std::ranges::find_if(wide, [](const Tensor* x) { return x->given(); });
     p.grad_dtype = first == std::end(wide) ? p.dtype : (*first)->dtype;
     p.dlse = t.dlse.given();
+    p.dentropy = t.dentropy.given();
   } else {
     p.want_lse = t.lse.given();
     p.want_recomputed = t.recomputed.given();
     p.want_row_max = t.row_max.given();
     p.want_tlse = t.tlse.given();
   }
+  p.entropy = t.entropy.given();
   p.tbias = t.tbias.given();
   p.tsinks = t.tsinks.given();
   p.tdout = t.tdout.given();

@@ -80,6 +80,9 @@ inline constexpr auto kAttentionRoles = [] {
       {ONEPASS_OUTPUT(row_max), .help = "fp32 [batch, heads, seq]: the rows' largest scores", .types = Types::f32,
        .axes = kRows, .packed = kPackedRows, .gradient_of = R::lse, .forward = Use::may_write, .c = &C::row_max,
        .word = "row_max", .flag = &Problem::want_row_max},
+      {ONEPASS_OUTPUT(entropy), .help = "fp32 [batch, heads, seq]: the entropies of the rows' weights, in nats",
+       .types = Types::f32, .axes = kRows, .packed = kPackedRows, .gradient_of = R::lse, .forward = Use::may_write,
+       .backward = Use::takes, .c = &C::entropy, .word = "entropy", .flag = &Problem::entropy},
   });
 }();
 

@@ -29,6 +29,8 @@ void validate_gradients(const Problem& p) {
   want(!p.want_lse && !p.want_tlse, ErrorCode::bad_value, p.op->call, " does not support ",
        p.want_lse ? "want_lse; it reads lse" : "want_tlse; it reads tlse");
   const char* const t = p.op->tangents ? "t" : "";  // of the names of derivatives
+  want(p.entropy == p.dentropy, ErrorCode::bad_value, p.entropy ? "entropy" : "dentropy", " requires ",
+       p.entropy ? "dentropy" : "entropy");
   want(p.gradients != Gradients{}, ErrorCode::bad_value, "at least one of ", t, "dq, ", t, "dk, ", t, "dv, ", t,
        "dbias, ", t, "dsinks and ", t, "dalibi_slopes must be given");
   for (const auto& [gradient, of, asked, given] :
@@ -273,6 +275,7 @@ void validate_unified_max(const Problem& p) {
   want(!p.unified_max || std::isfinite(*p.unified_max), ErrorCode::bad_value, "unified_max must be finite (got ",
        p.unified_max.value_or(0), ")");
   want(p.unified_max || !p.want_recomputed, ErrorCode::bad_value, "recomputed requires unified_max");
+  want(!p.unified_max || !p.entropy, ErrorCode::bad_value, p.op->call, " does not support entropy with unified_max");
 }
 
 }  // namespace onepass

@@ -192,6 +192,7 @@ constexpr WordRow kRows[] = {
     {"unified_max"},
     {"recomputed"},
     {"row_max"},
+    {"entropy"},
     {"softcap"},
     {"bias",
      [](Reading& r, const Word& w) {
@@ -249,6 +250,7 @@ constexpr WordRow kRows[] = {
     {"grad", read_dtype<&P::grad_dtype>,
      [](const P& p) { return p.grad_dtype != p.dtype ? "=" + dtype(p.grad_dtype) : std::string(); }},
     {"dlse"},
+    {"dentropy"},
     {"deterministic"},
     {"varlen", read_varlen, varlen_text},
     {"packed", read_packed, packed_text},

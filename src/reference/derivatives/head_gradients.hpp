@@ -11,9 +11,10 @@
 
 namespace onepass::reference {
 
-// Results of the forward by dense_lse_index: LSE, D = rowsum(dO * O) - dLSE, and the sum of the sizes of D's terms.
+// Results of the forward by dense_lse_index: LSE, D = rowsum(dO * O) - dLSE + dH H, the sum of the sizes of D's terms,
+// and dH, the gradient of the entropy H.
 struct RowStatistics {
-  std::vector<double> lse, delta, delta_terms;
+  std::vector<double> lse, delta, delta_terms, dentropy;
 };
 
 template <class T>
@@ -151,12 +152,14 @@ class HeadGradients : ScoredKeys<T> {
   void row(std::int64_t h, std::int64_t i) {
     const std::int64_t at_row = dense_lse_index(p_, seq_, h, i);
     const T lse = static_cast<T>(rows_.lse[at_row]), delta = static_cast<T>(rows_.delta[at_row]);
-    const T delta_terms = static_cast<T>(rows_.delta_terms[at_row]);
+    const T delta_terms = static_cast<T>(rows_.delta_terms[at_row]), dentropy = static_cast<T>(rows_.dentropy[at_row]);
     if (lse == Arith<T>::neg_inf()) return;  // neither a key nor a sink
     if (p_.sinks) {
       const T weight = std::exp(sink_ - lse);
+      const T log = weight == T(0) ? T(0) : sink_ - lse;
       const std::lock_guard lock(shared_);
-      add_term(g_.dsinks, h, -weight * delta, weight * delta_terms, T(0));
+      add_term(g_.dsinks, h, -weight * (delta + dentropy * log),
+               weight * (delta_terms + std::abs(dentropy) * (std::abs(log) + 1)), T(0));
     }
     const HeadScores scores{params_, batch_, h, band_mask(p_, seq_.seq_q, seq_.seq_k)};
     const Range seen = scores.band.keys_of(i);
@@ -179,15 +182,16 @@ class HeadGradients : ScoredKeys<T> {
                                                       static_cast<unsigned>(i), static_cast<unsigned>(j)))
                       : T(1);
       const T* v = v_.data() + j * p_.dim_v;
-      const T dp = round_(z * dot(d_o, v)), ds = round_(stored * (dp - delta));
+      const T of_row = delta + dentropy * (s - lse), of_row_terms = delta_terms + std::abs(dentropy * (s - lse));
+      const T dp = round_(z * dot(d_o, v)), ds = round_(stored * (dp - of_row));
       const std::int64_t to_v = dense_gradient_index(p_, seq_, true, kv_head_, j, p_.dim_v);
       T dp_terms = 0;
       for (std::int64_t d = 0; d < p_.dim_v; ++d) {
         add_term(g_.dv, to_v + d, round_(stored * z) * d_o[d], stored * z * d_o[d], stored * z * d_o[d]);
         dp_terms += std::abs(z * d_o[d] * v[d]);
       }
-      const T size = stored * (dp_terms + delta_terms);
-      const T rounded = stored * (std::abs(dp) + 2 * std::abs(dp - delta)) * outer_[j - seen.lo];  // dP, P and dS
+      const T size = stored * (dp_terms + of_row_terms + std::abs(dentropy));
+      const T rounded = stored * (std::abs(dp) + 2 * std::abs(dp - of_row)) * outer_[j - seen.lo];  // dP, P and dS
       const T dt = ds * outer_[j - seen.lo], dt_size = size * std::abs(outer_[j - seen.lo]);
       if (p_.bias || p_.alibi) side(scores, h, i, j, dt, dt_size, rounded);
       const T inner = inner_[j - seen.lo] * scale, dx = dt * inner, dx_size = dt_size * std::abs(inner);

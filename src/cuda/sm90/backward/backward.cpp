@@ -167,7 +167,7 @@ Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures&
   }
   BackwardConfig most{};  // tiles
   most.split = true;
-  if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
+  if (std::string s = cuda::why_elsewhere(p, tiles_of(p, most)); !s.empty()) return refuse(s);
   const BackwardConfig c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   if (register_pressure(f) > (narrow                           ? 5
