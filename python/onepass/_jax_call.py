@@ -98,6 +98,7 @@ class Call:
     return_lse: bool
     out_dtype: str | None = None  # None: q's, bfloat16 of a float8_e4m3fn q
     return_max: bool = False
+    return_entropy: bool = False
 
     @property
     def packed(self) -> bool:
@@ -113,23 +114,24 @@ class Call:
             )
         dtype = jnp.dtype(self.out_dtype or _arrays.result_dtype(q) or q.dtype)
         results = {"out": ((*q.shape[:-1], v.shape[-1]), dtype)}
-        asked = {"lse": self.return_lse, "row_max": self.return_max}
+        asked = {"lse": self.return_lse, "row_max": self.return_max, "entropy": self.return_entropy}
         for name in (name for name, is_asked in asked.items() if is_asked):
             results[name] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
         target = "onepass_attention_fp8" if dict(self.options)["fp8"] else "onepass_attention"
         return Job(target, self.names, tuple(results), tuple(results.values()), self.options)
 
     def forward(self, values: Any) -> tuple[Any, ...]:
-        """(out, lse, row maxima); the last two are None unless they are asked for."""
+        """(out, lse, row maxima, entropies); all but out are None unless they are asked for."""
         q, v = values[0], values[2]
         job = self.job(q, v)
         found = dict(zip(job.results, run(job, *values)))
         if self.packed:  # tokens behind the last sequence are not computed
             inside = self._inside("cu_seqlens_q", values, q.shape[0])
-            found = {name: jnp.where(inside, x, -math.inf) for name, x in found.items() if name != "out"} | {
+            empty = {"lse": -math.inf, "row_max": -math.inf, "entropy": 0.0}
+            found = {name: jnp.where(inside, x, empty[name]) for name, x in found.items() if name != "out"} | {
                 "out": jnp.where(inside[:, None, None], found["out"], 0)
             }
-        return found["out"], found.get("lse"), found.get("row_max")
+        return found["out"], found.get("lse"), found.get("row_max"), found.get("entropy")
 
     def refuse_gradients(self, values: Any, wanted: Any) -> None:
         """Raise a ValueError about what is differentiated (its names) and has no gradient."""

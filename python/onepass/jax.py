@@ -4,12 +4,24 @@ XLA calls the library through its foreign function interface, inside of what it 
 where they lie, and on CUDA the work is put on XLA's stream and not waited for. Gradients are the library's own.
 """
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 
-from . import _devices, _jax_call, _jax_derivative, _jax_second, _merge, _onepass, _options, _unknown, _values  # noqa: F401
+from . import (  # noqa: F401
+    _devices,
+    _jax_call,
+    _jax_derivative,
+    _jax_entropy,
+    _jax_second,
+    _merge,
+    _onepass,
+    _options,
+    _unknown,
+    _values,
+)
 from ._flex import jaxpr
 from ._flex.trace import texts
 from ._jax_append import append_kv
@@ -75,6 +87,7 @@ def attention(
     mod_buffers=None,
     return_lse=False,
     return_max=False,
+    return_entropy=False,
     out_dtype=None,
     layout="bhsd",
     implementation=None,
@@ -105,7 +118,8 @@ def attention(
       The others, and q, k, v: as ``onepass.attention`` takes them. Options other than arrays are static.
 
     Returns:
-      out, or ``(out, lse)``, and last what return_max asks for, which has no gradient.
+      out, or ``(out, lse)``, then what return_max asks for, which has no gradient, and last the entropies, if
+      return_entropy asks for them. A call with entropies has gradients, and no forward mode or second derivatives.
 
     Raises:
       ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit; where it runs, XLA
@@ -125,12 +139,17 @@ def attention(
     options = _jax_call.settings(given, names)
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
     call = _jax_call.Call(names, options, bool(return_lse), dtype, _options.asks_for_max(return_max))
-    out, lse, most = _jax_derivative.attention(call, arrays)
+    if return_entropy:
+        call = dataclasses.replace(call, return_lse=True, return_entropy=True)
+        out, lse, most, entropy = _jax_entropy.attention(call, tuple(arrays))
+        lse = lse if return_lse else None
+    else:
+        (out, lse, most), entropy = _jax_derivative.attention(call, arrays), None
     if most is not None:
         most = jax.lax.stop_gradient(most)
     if return_max == "head":
         most = _options.of_heads(most, {**given, **dict(options)})
-    results = tuple(x for x in (out, lse, most) if x is not None)
+    results = tuple(x for x in (out, lse, most, entropy) if x is not None)
     return results if len(results) > 1 else out
 
 

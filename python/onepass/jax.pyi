@@ -25,6 +25,7 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> Array: ...
 @overload
@@ -35,6 +36,7 @@ def attention(
     *,
     return_max: Literal[True, "head"],
     return_lse: bool = False,
+    return_entropy: bool = False,
     **options: Unpack[_Options],
 ) -> tuple[Array, ...]: ...
 @overload
@@ -45,6 +47,7 @@ def attention(
     *,
     return_lse: Literal[True],
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
@@ -55,8 +58,20 @@ def attention(
     *,
     return_lse: bool,
     return_max: Literal[False] = False,
+    return_entropy: Literal[False] = False,
     **options: Unpack[_Options],
 ) -> Array | tuple[Array, Array]: ...
+@overload
+def attention(
+    q: _Input,
+    k: _Input,
+    v: _Input,
+    *,
+    return_entropy: Literal[True],
+    return_lse: bool = False,
+    return_max: bool | Literal["head"] = False,
+    **options: Unpack[_Options],
+) -> tuple[Array, ...]: ...
 @overload
 def dot_product_attention(
     query: ArrayLike,

@@ -187,3 +187,50 @@ def test_torch_refuses_what_has_no_derivative(rng, attention, torch):
         gradient.sum().backward()
     with pytest.raises(RuntimeError, match="attention to a cache .* does not support gradients"):
         attention(q, k, v, seqused_k=torch.full((2,), 9, dtype=torch.int32), return_entropy=True)
+
+
+def test_in_jax(rng):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    jax.config.update("jax_platforms", "cpu")
+    import onepass.jax
+
+    q, k, v = qkv(rng)
+    sinks = rng.standard_normal(4).astype(np.float32)
+
+    def results(q, k, v, sinks):
+        return onepass.jax.attention(
+            q, k, v, sinks=sinks, **CAUSAL, return_lse=True, return_max=True, return_entropy=True
+        )
+
+    mine = onepass.attention(q, k, v, sinks=sinks, **CAUSAL, return_lse=True, return_max=True, return_entropy=True)
+    for one, other in zip(jax.jit(results)(q, k, v, sinks), mine):
+        np.testing.assert_array_equal(one, other)
+    weights = [rng.standard_normal(x.shape).astype(np.float32) for x in mine]
+
+    def loss(*inputs):
+        return sum((x * w).sum() for x, w in zip(results(*inputs), weights))
+
+    found = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(q, k, v, sinks)
+    out, lse, _, entropy = mine
+    expected = onepass.attention_backward(
+        weights[0],
+        q,
+        k,
+        v,
+        out,
+        lse,
+        dlse=weights[1],
+        entropy=entropy,
+        dentropy=weights[3],
+        sinks=sinks,
+        grads=("dq", "dk", "dv", "dsinks"),
+        **CAUSAL,
+    )
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
+    alone = jax.grad(lambda q: onepass.jax.attention(q, k, v, **CAUSAL, return_entropy=True)[1].sum())(q)
+    assert np.abs(alone).max() > 0
+    many = jax.vmap(lambda q: onepass.jax.attention(q, k, v, **CAUSAL, return_entropy=True)[1])(np.stack([q, 2 * q]))
+    np.testing.assert_array_equal(many[1], onepass.attention(2 * q, k, v, **CAUSAL, return_entropy=True)[1])
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda q: onepass.jax.attention(q, k, v, return_entropy=True)[1], (q,), (q,))

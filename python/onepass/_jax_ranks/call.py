@@ -68,7 +68,7 @@ class Call:
         """(out, lse, row maxima) of a part; the last is None unless it is asked for. given: q, k, v."""
         names, arrays, options = self._operands(part, side, h, *given)
         call = _jax_call.Call(names, options, True, jnp.dtype(dtype).name, self.return_max)
-        out, lse, most = call.forward(arrays)
+        out, lse, most, _ = call.forward(arrays)
         if not part.cu_rows:
             return out, lse, most
         return out.swapaxes(0, 1)[None], lse[None], None if most is None else most[None]
