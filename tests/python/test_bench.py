@@ -56,7 +56,7 @@ def test_the_studies_are_listed():
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == studies.NAMES
     assert studies.NAMES == [
         "cascade", "context_parallel", "fa1_claim", "fp8_errors", "fp8_model", "fp8_speed", "frameworks",
-        "gradient_errors", "jax_speed", "race", "serving_speed", "serving_transformers",
+        "gradient_errors", "jax_speed", "race", "serving_speed", "serving_transformers", "vllm_speed",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout
@@ -92,6 +92,7 @@ RESULTS = {
     "jax_speed": "h200_jax",
     "serving_speed": "h100_serving",
     "serving_transformers": "zen3_serving_transformers",
+    "vllm_speed": "h200_vllm",
 }
 WITHOUT_RESULTS = {"context_parallel", "race"}  # no page has their tables
 
