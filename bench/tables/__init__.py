@@ -10,7 +10,7 @@ import pathlib
 import re
 
 import bench
-from bench.studies import context_parallel, vllm_speed
+from bench.studies import context_parallel, serving_transformers, vllm_speed
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -98,6 +98,7 @@ TABLES = {
     "context-parallel": lambda: context_parallel.table(rows_of("h100x2_context_parallel")).splitlines(),
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h100-invariant": gpu.invariant,
+    "h100-serving-transformers": lambda: serving_transformers.table(rows_of("h100_serving_transformers")).splitlines(),
     "h200-vllm": lambda: vllm_speed.table(rows_of("h200_vllm")).splitlines(),
     "h200-vllm-invariant": lambda: vllm_speed.table(rows_of("h200_vllm_invariant")).splitlines(),
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
