@@ -1,8 +1,10 @@
 #include "cuda/target.hpp"
 
 #include <string>
+#include <utility>
 
 #include "base/text.hpp"
+#include "cuda/compile/program.hpp"
 #include "onepass/error.hpp"
 #include "problem/roles.hpp"
 
@@ -52,13 +54,24 @@ const Row& row_of(std::string_view arch) {
 DeviceFacts typical_device(std::string_view arch) {
   const Row& row = row_of(arch);
   DeviceFacts facts;
-  facts.major = row.major;
-  facts.minor = row.minor;
+  facts.major = facts.chip_major = row.major;
+  facts.minor = facts.chip_minor = row.minor;
   facts.multiprocessors = row.multiprocessors;
   facts.l2_bytes = row.l2_bytes;
   facts.shared_bytes = row.shared_bytes;
   facts.name = row.card;
   return facts;
+}
+
+DeviceFacts as_target(DeviceFacts here, std::string_view arch) {
+  const Row& row = row_of(arch);
+  if (std::pair(row.major, row.minor) > std::pair(here.major, here.minor) || row.shared_bytes > here.shared_bytes)
+    throw Error(ErrorCode::unsupported, text("kernels for ", row.arch, " do not run on ", here.name, " (",
+                                             arch_text(here.major, here.minor), ")"));
+  here.major = row.major;
+  here.minor = row.minor;
+  here.shared_bytes = row.shared_bytes;
+  return here;
 }
 
 // The problem as a call on the device would have it: only the device knows the lengths of packed sequences.

@@ -13,8 +13,10 @@
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/fake_launches.hpp"
+#include "cuda/host/pretended.hpp"
 #include "cuda/implementations.hpp"
 #include "cuda/prebuild.hpp"
+#include "cuda/target.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
@@ -175,6 +177,30 @@ TEST_F(PlannedLaunch, FailuresOfTheDeviceHaveCodesOfTheirOwn) {
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), code) << e.what();
       EXPECT_NE(std::string(e.what()).find("cuLaunchKernelEx failed"), std::string::npos) << e.what();
+    }
+  }
+}
+
+// On an H200, the plan of an RTX 4090: its tiles, and machine code that the H200 runs.
+TEST_F(PlannedLaunch, AnotherGpusPlansAreCompiledForTheOneAtHand) {
+  const auto plan = [] { return make_plan(problem_of(tensors(0), {})); };
+  EXPECT_EQ(plan().name(), "cuda.sm90");
+  {
+    const PretendedDevice pretended(as_target(device_facts(0), "sm_89"));
+    EXPECT_EQ(device_facts(0).shared_bytes, 101376);
+    EXPECT_EQ(arch_of(device_facts(0)), "sm_90");
+    EXPECT_EQ(plan().name(), "cuda.sm80");
+    EXPECT_LE(number_before(plan().describe(), "bytes of shared memory"), 101376);
+  }
+  EXPECT_EQ(plan().name(), "cuda.sm90");
+  for (const auto& [device, target, sentence] :
+       {std::tuple{1, "sm_90", "kernels for sm_90 do not run on A100 (sm_80)"},
+        std::tuple{0, "sm_120", "kernels for sm_120 do not run on H200 (sm_90)"}}) {
+    try {
+      as_target(device_facts(device), target);
+      FAIL() << target;
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), sentence);
     }
   }
 }

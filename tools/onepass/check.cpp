@@ -13,6 +13,7 @@
 #include "tools/onepass/progress.hpp"
 #include "tools/onepass/seed.hpp"
 #include "tools/onepass/streams.hpp"
+#include "tools/onepass/target.hpp"
 
 namespace onepass::cli {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 struct Flags {
   std::vector<std::string> problem;
   std::uint64_t seed = 0;
-  std::string distribution = "all", implementation;
+  std::string distribution = "all", implementation, target;
   int threads = 0;
   bool json = false, progress = false;
 };
@@ -69,6 +70,7 @@ check::Verdict judged(const Implementation& row, check::Inputs& inputs, Device d
 
 int check_command(const Flags& flags) {
   const Problem problem = problem_from(flags.problem);
+  const auto other = as_target(problem.device, flags.target);
   // Oracle, base and what they are compared with: doubles of every output.
   check_fits(problem, 24);
   const std::shared_ptr<Executor> executor = make_executor(flags.threads);
@@ -126,6 +128,7 @@ void add_check(CLI::App& app) {
   command->add_option("--distribution", flags->distribution, "Distribution of the scores; default: all")
       ->check(CLI::IsMember(names));
   command->add_option("--implementation", flags->implementation, "Check only the named implementation");
+  add_target(*command, flags->target);
   command->add_option("--threads", flags->threads, "Number of threads; default: all cores")->check(CLI::Range(1, 1024));
   command->add_flag("--json", flags->json, "Print JSON");
   add_progress_flag(*command, flags->progress);

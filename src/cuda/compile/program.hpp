@@ -11,7 +11,7 @@ namespace onepass::cuda {
 std::string arch_text(int major, int minor);
 template <class Device>
 std::string arch_of(const Device& device) {
-  return arch_text(device.major, device.minor);
+  return arch_text(device.chip_major, device.chip_minor);
 }
 
 // The input of NVRTC: `config` (C++ text, usually one constexpr Config) in front of an #include of `file`, one of the

@@ -45,6 +45,7 @@ DeviceFacts read_facts(int ordinal) {
         std::pair{kSharedBytesOptin, &f.shared_bytes}}) {
     check_cuda(d.device_attribute(into, attribute, device), "cuDeviceGetAttribute");
   }
+  f.chip_major = f.major, f.chip_minor = f.minor;
   check_cuda(d.primary_context(&f.context, device), "cuDevicePrimaryCtxRetain");
   const ContextScope scope(f);
   check_cuda(d.mem_alloc(&f.counters, kCounterBytes), "cuMemAlloc");

@@ -13,9 +13,10 @@ namespace onepass::cuda {
 
 struct DeviceFacts {
   int ordinal = 0, major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0,
-      shared_bytes = 0;       // shared: most a block may have
-  Context context = nullptr;  // primary
-  DevicePtr counters = 0;     // see stream_counters; behind them those of workspaces
+      shared_bytes = 0;                // shared: most a block may have
+  int chip_major = 0, chip_minor = 0;  // what kernels are compiled for; major and minor are what plans are made for
+  Context context = nullptr;           // primary
+  DevicePtr counters = 0;              // see stream_counters; behind them those of workspaces
   std::string name;
 };
 // Throws Error naming what is missing (driver, device). Read once per device.

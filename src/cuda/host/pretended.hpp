@@ -1,10 +1,11 @@
-// A device that is not here, for explain(): plans are made for it, and nothing of them can run.
+// A device with other facts. Plans for one that is not here are explained and compiled; those for the device at hand
+// with another GPU's capability run on it.
 #pragma once
 #include "cuda/host/kernels.hpp"
 
 namespace onepass::cuda {
 
-// While it lives, every CUDA device of this thread's plans has these facts, and no driver is asked for.
+// While it lives, every CUDA device of this thread's plans has these facts, and the driver is not asked for them.
 class PretendedDevice {
  public:
   explicit PretendedDevice(DeviceFacts facts);

@@ -14,12 +14,13 @@
 #include "tools/onepass/command.hpp"
 #include "tools/onepass/io/output_file.hpp"
 #include "tools/onepass/streams.hpp"
+#include "tools/onepass/target.hpp"
 
 namespace onepass::bench {
 namespace {
 
 struct Settings {
-  std::string suite, peers_command, json_path, implementation, device;
+  std::string suite, peers_command, json_path, implementation, device, target;
   std::vector<std::string> problems, peers;
   int threads = 1;
   std::optional<int> rounds;
@@ -77,6 +78,7 @@ void run_launch(const Settings& s) {
   const Device device = s.device.empty() ? Device{} : cli::device_from(s.device);
   Problem p = parse_problem_on(device, line);
   if (!s.device.empty()) p.device = device;
+  const auto other = cli::as_target(p.device, s.target);
   const LaunchCost cost = measure_launch(p, s.implementation);
   print(cost);
   write(nlohmann::json::array({to_json(cost)}), s.json_path);
@@ -85,6 +87,7 @@ void run_launch(const Settings& s) {
 void run(const Settings& s) {
   if (s.launch) return run_launch(s);
   const std::vector<CellSpec> cells = cells_of(s);
+  const auto other = cli::as_target(cells.front().problem.device, s.target);
   std::unique_ptr<PeerProcess> peers;
   if (!s.peers_command.empty()) peers = std::make_unique<PeerProcess>(s.peers_command);
   std::optional<Ceilings> ceilings;
@@ -107,6 +110,7 @@ void run(const Settings& s) {
     }
     table.row(result);
     all.push_back(to_json(result));
+    if (other) all.back()["target"] = s.target;
     write(all, s.json_path);  // after every cell: a run that is cut short has not measured for nothing
     cli::flush_output();      // shows the row; an error here ends the run
   }
@@ -127,6 +131,7 @@ void add_bench(CLI::App& app) {
   c->add_option("--problem", settings->problems,
                 "A problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
   c->add_option("--device", settings->device, "Move all problems to this device: cpu, cuda or cuda:N");
+  cli::add_target(*c, settings->target);
   c->add_option("--threads", settings->threads, "Number of threads for --problem")->check(CLI::Range(1, 1024));
   c->add_option("--implementation", settings->implementation,
                 "Name of the implementation for cells that do not name one");

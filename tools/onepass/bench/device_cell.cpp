@@ -116,7 +116,7 @@ LaunchCost measure_device_launch(const Problem& p, const std::string& implementa
                        {"cuda/device/types.cuh", "empty",
                         "struct Parameters { char bytes[1024]; };\n"
                         "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
-                        text("sm_", device.major, device.minor), ""},
+                        cuda::arch_of(device), ""},
                        0, stream);
   char parameters[1024] = {};
   void* arguments[] = {parameters};

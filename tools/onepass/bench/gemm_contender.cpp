@@ -122,7 +122,7 @@ ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& 
            "  for (int i = 0; i < 8; ++i) all ^= r[i].x ^ r[i].y ^ r[i].z ^ r[i].w;\n"
            "  if (never && all == 12345) *never = all;\n"
            "}\n",
-           text("sm_", device_.major, device_.minor), ""},
+           cuda::arch_of(device_), ""},
           0, timer.stream())),
       bytes_(static_cast<std::size_t>(p.n * p.k) * size_of(p.dtype)),
       matrices_(matrices),

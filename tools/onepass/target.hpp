@@ -1,0 +1,18 @@
+// --target: the plans of another GPU, run on the one at hand.
+#pragma once
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cuda/host/pretended.hpp"
+#include "problem/problem.hpp"
+
+namespace onepass::cli {
+
+void add_target(CLI::App& command, std::string& target);
+// While it lives, plans on `device` are those of `target`; null if there is no target. Throws Error (bad_value) if the
+// device is not a GPU or the target is not known, (unsupported) if it is newer than the GPU.
+std::unique_ptr<cuda::PretendedDevice> as_target(Device device, const std::string& target);
+
+}  // namespace onepass::cli
