@@ -119,3 +119,13 @@ def test_torch_refuses_what_has_no_derivative(torch):
             return torch.func.jvp(lambda z: onepass.torch.attention(z, *x[1:3]), (y,), (y,))[1]
 
         torch.func.jvp(along, (x[0],), (x[0],))
+
+
+def test_the_demo_of_meanflow_trains_alike(torch):
+    import pathlib
+    import runpy
+
+    demo = pathlib.Path(__file__).resolve().parents[2] / "demo" / "train_meanflow.py"
+    (mine, ours), (theirs, other) = runpy.run_path(str(demo))["main"](["--steps", "60", "--device", "cpu"])
+    assert max(abs(x - y) for x, y in zip(mine, theirs)) < 1e-3
+    assert mine[-1] < mine[0] - 0.5 and abs(ours - other) < 1e-3
