@@ -48,7 +48,12 @@ int row_alignment(const Problem& p, Role role) {
 }
 
 std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
-  if (p.entropy) return "does not support entropy; CPU kernels do";
+  if (p.dentropy) return "does not support dentropy; CPU kernels do";
+  if (p.entropy) return "does not support entropy; cuda.plain does";
+  return why_too_many(p, tiles);
+}
+
+std::string why_too_many(const Problem& p, std::int64_t tiles) {
   for (const auto& [name, count] : {std::pair{"seq_q", p.seq_q},
                                     {"seq_k", p.seq_k},
                                     {"tokens of q", p.total_q},

@@ -28,8 +28,9 @@ struct Part {
 
 // The largest power of two, up to 16, that a tensor's address and the distances of its rows in bytes are multiples of.
 int row_alignment(const Problem& problem, Role role);
-// Empty, or a sentence on a count that 32 bits do not hold, or on entropies, which no kernel has. tiles: of all heads,
-// where they are counted so.
+// Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
+std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
+// The same, or a sentence on entropies, which cuda.plain alone computes.
 std::string why_elsewhere(const Problem& problem, std::int64_t tiles = 0);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);

@@ -5,13 +5,14 @@
 #include "base/text.hpp"
 #include "cuda/attention/forward_launch.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/host/config_source.hpp"
 
 namespace onepass::cuda {
 namespace {
 
 class State final : public KernelState {
  public:
-  State(const Request& request, const DeviceFacts& device, const ForwardFeatures& features)
+  State(const Request& request, const DeviceFacts& device, const PlainFeatures& features)
       : KernelState(request, device),
         forward_(kernels_, *problem, device, kPlainTile, problem),
         decided_(plain_params(*problem, forward_.decided)) {
@@ -32,6 +33,7 @@ class State final : public KernelState {
     PlainParams params = decided_;
     static_cast<ForwardParams&>(params) = forward_.params(call);
     params.recomputed.at = static_cast<int*>(call.tensors.recomputed.data);
+    params.entropy = static_cast<float*>(call.tensors.entropy.data);
     call.launch(*kernel_, {params.tiles, 32 * kPlainWarps}, params);
   }
 
@@ -40,7 +42,7 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
-Selected<ForwardFeatures> features_on(const DeviceFacts& device, const Problem& p) {
+Selected<PlainFeatures> features_on(const DeviceFacts& device, const Problem& p) {
   auto features = select_plain(p);
   if (features && device.major < 8) return refuse(why_too_old(device));
   return features;
@@ -48,19 +50,24 @@ Selected<ForwardFeatures> features_on(const DeviceFacts& device, const Problem& 
 
 }  // namespace
 
-Selected<ForwardFeatures> select_plain(const Problem& p) {
+Selected<PlainFeatures> select_plain(const Problem& p) {
   if (p.batch * p.heads_q > kMaxPosition)
     return refuse("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
-  if (std::string sentence = why_elsewhere(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
-  return features_of(p);
+  if (std::string sentence = why_too_many(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
+  return PlainFeatures{.forward = features_of(p), .entropy = p.entropy};
 }
 
-KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, const std::string& mods) {
-  return {"cuda/plain/plain.cuh", "attention_plain", features_source(f), arch, mods};
+KernelProgram plain_program(const PlainFeatures& f, const std::string& arch, const std::string& mods) {
+  return {"cuda/plain/plain.cuh", "attention_plain",
+          text(config_line("cuda/plain/config.hpp", "onepass", "PlainFeatures plain_features", f),
+               "namespace onepass {\nconstexpr ForwardFeatures forward_features = plain_features.forward;\n"
+               "constexpr AttentionFeatures features = forward_features.attention;\n}\n"),
+          arch, mods};
 }
 
 PlainParams plain_params(const Problem& p, const ForwardParams& params) {
-  PlainParams all{params, 0, {}};
+  PlainParams all{params, 0, {}, nullptr, {}};
+  fill_strides(all.entropy_stride, p.layout.entropy);
   if (!p.unified_max) return all;
   all.unified_max = *p.unified_max;
   fill_strides(all.recomputed.stride, p.layout.recomputed);

@@ -1,5 +1,6 @@
 // One row by one warp, pair by pair: for every kind of score and of keys. Slow.
 #pragma once
+#include "algebra/entropy.hpp"
 #include "algebra/nonfinite.hpp"
 #include "cuda/attention/descale.cuh"
 #include "cuda/attention/epilogue.cuh"
@@ -7,11 +8,25 @@
 
 namespace onepass {
 
+// merge_lanes with the entropies of the lanes' keys. Returns that of all of them.
+DEV float merge_lanes_and_entropies(RowState<float>& state, float entropy, float scale) {
+#pragma unroll 1
+  for (i32 step = 16; step > 0; step /= 2) {
+    const RowState<float> other = {__shfl_xor_sync(0xffffffffu, state.m, step),
+                                   __shfl_xor_sync(0xffffffffu, state.l, step)};
+    const Merged<float> joined = merge(state, other, scale);
+    entropy = joined_entropy(entropy, state.l, __shfl_xor_sync(0xffffffffu, entropy, step), other.l, joined);
+    state = joined.state;
+  }
+  return entropy;
+}
+
 // Two passes in fp32 over the keys that the row sees, and no others.
 // Scores: HeadScores, or a type that knows their masks otherwise. Returns the row's largest score in natural units,
-// -inf if it sees no key.
-template <class Scores>
-DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row) {
+// -inf if it sees no key. kEntropy: *entropy becomes that of the row's weights.
+template <bool kEntropy = false, class Scores>
+DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row,
+                       float* entropy = nullptr) {
   const i32 lane = threadIdx.x % 32;
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
@@ -43,11 +58,19 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
   };
   const float scale = scores.unit().factor;
   RowState<float> state;
+  [[maybe_unused]] float terms = 0.0f;
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
-    absorb(state, weight(s, scale, advance(state, s, scale)));
+    [[maybe_unused]] const float before = state.m;
+    const Step<float> step = advance(state, s, scale);
+    const float w = weight(s, scale, step);
+    if constexpr (kEntropy) terms = moved_terms(terms, state.l, before, scale, step) + w * exponent(s, scale, step);
+    absorb(state, w);
   }
-  merge_lanes(state, scale);
+  if constexpr (kEntropy)
+    *entropy = merge_lanes_and_entropies(state, onepass::entropy(state.l, terms), scale);
+  else
+    merge_lanes(state, scale);
   const Step<float> reference = refer_to(state.m, scale);
   state = to_natural(state, scale, scores.unit().unit);
   const float largest = state.m;
@@ -55,6 +78,10 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
     if (lane == 0) write_row_max(p, x, row, largest_score(state));
   }
   float share = 1.0f;  // of the keys, beside the sink
+  if constexpr (kEntropy && forward_features.sinks) {
+    const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
+    *entropy = joined_entropy(*entropy, state.l, 0.0f, 1.0f, joined);
+  }
   if constexpr (forward_features.sinks) share = join_sink(p, x.head, state);
   const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = round_up(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...
