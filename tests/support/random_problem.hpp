@@ -84,6 +84,7 @@ inline Problem random_problem(bool with_cache = false) {
   p.seed = p.dropout_seed ? 0 : static_cast<std::uint64_t>(among(0, 1000));
   p.want_lse = flip();
   p.want_row_max = flip();
+  p.entropy = rarely();
   if (rarely()) random_lengths(p);
   if (with_cache && rarely()) random_cache(p);
   p.batch_invariant = with_cache && rarely();

@@ -14,7 +14,7 @@ inline Problem second_of(const Problem& forward, const SecondParts& parts = {}) 
   Problem p = backward_of(forward, parts.f32, parts.dlse);
   const Layout given = p.layout;
   p.op = kBackwardJvp;
-  p.batch_invariant = p.deterministic = false;
+  p.batch_invariant = p.deterministic = p.entropy = p.dentropy = false;
   p.tbias = parts.along_side && p.bias.has_value();
   p.tsinks = parts.along_side && p.sinks;
   p.tdout = parts.tdout;
