@@ -45,7 +45,8 @@ inline const std::vector<Words> kForwardRows =
     kFloats + std::vector<Words>{{"fp8_e4m3", "fp8_e4m3"}, {"FP8 cache", "bf16 kv_dtype=fp8_e4m3"}};
 inline const std::vector<Words> kForwardOptions = kMasks + std::vector<Words>{{"batch_invariant", "batch_invariant"},
                                                                               {"tree", "tree=8 causal_bottom_right"},
-                                                                              {"row_max", "row_max"}};
+                                                                              {"row_max", "row_max"},
+                                                                              {"entropy", "entropy"}};
 
 inline const std::vector<Matrix> kMatrices = {
     {"Forward", "fwd s512", "q, k, v", "head dim", kForwardRows, kForwardOptions, kMla},
@@ -62,6 +63,7 @@ inline const std::vector<Matrix> kMatrices = {
      kForwardRows, kForwardOptions, kMla},
     {"Backward", "bwd s512", "q, k, v", "head dim", kFloats + std::vector<Words>{{"fp8_e4m3", "fp8_e4m3"}},
      kMasks + std::vector<Words>{{"dlse", "dlse"},
+                                 {"dentropy", "entropy dentropy"},
                                  {"fp32 gradients", "grad=fp32"},
                                  {"dbias", "bias=fp32:1hqk grads=dq,dk,dv,dbias"},
                                  {"dsinks", "sinks grads=dq,dk,dv,dsinks"},
