@@ -40,6 +40,30 @@ struct Graphs {
 };
 constexpr int kGlobal = 0;  // capture mode: no call that might synchronise is let through
 
+// The graph of the work that launch() puts into a stream.
+class Captured {
+ public:
+  template <class Launch>
+  Captured(const Graphs& graphs, Stream stream, const Launch& launch) : graphs_(graphs) {
+    check_cuda(graphs_.begin_capture(stream, kGlobal), "cuStreamBeginCapture");
+    launch();
+    check_cuda(graphs_.end_capture(stream, &graph_), "cuStreamEndCapture");
+    check_cuda(graphs_.instantiate(&exec_, graph_, 0), "cuGraphInstantiateWithFlags");
+  }
+  ~Captured() {
+    graphs_.destroy_exec(exec_);
+    graphs_.destroy(graph_);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void replay(Stream stream) const { check_cuda(graphs_.launch(exec_, stream), "cuGraphLaunch"); }
+
+ private:
+  const Graphs& graphs_;
+  Graphs::Graph graph_ = nullptr;
+  Graphs::Exec exec_ = nullptr;
+};
+
 // A problem on a device with memory and a stream of its own; the device's context is current while it lives.
 class Launcher {
  public:
@@ -120,21 +144,14 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       const std::string alone = launcher.bytes_alone();
-      Graphs::Graph graph = nullptr;
-      Graphs::Exec exec = nullptr;
-      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
-      launcher.launch();
-      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
-      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      const Captured captured(graphs, launcher.stream, [&] { launcher.launch(); });
       const Launcher elsewhere(line, *row);  // a graph may be launched on any stream
       for (int replay = 0; replay < 3; ++replay, ++replayed) {
         launcher.poison();
-        check_cuda(graphs.launch(exec, elsewhere.stream), "cuGraphLaunch");
+        captured.replay(elsewhere.stream);
         Launcher::wait(elsewhere.stream);
         EXPECT_TRUE(launcher.bytes() == alone) << row->name << " \"" << line << "\" replay " << replay;
       }
-      graphs.destroy_exec(exec);
-      graphs.destroy(graph);
     }
   }
   EXPECT_GT(replayed, 0);
@@ -149,16 +166,11 @@ TEST_F(DeviceGraphs, AReplayReadsItsSeed) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       std::string last = launcher.bytes_alone();
-      Graphs::Graph graph = nullptr;
-      Graphs::Exec exec = nullptr;
-      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
-      launcher.launch();
-      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
-      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      const Captured captured(graphs, launcher.stream, [&] { launcher.launch(); });
       for (const std::int64_t seed : {1, -7}) {
         launcher.reseed(seed);
         launcher.poison();
-        check_cuda(graphs.launch(exec, launcher.stream), "cuGraphLaunch");
+        captured.replay(launcher.stream);
         const std::string bytes = launcher.bytes();
         EXPECT_FALSE(bytes == last) << row->name << " \"" << line << "\" has the masks of another seed than " << seed;
         const Verdict verdict = launcher.judged();
@@ -166,8 +178,6 @@ TEST_F(DeviceGraphs, AReplayReadsItsSeed) {
         last = bytes;
         ++replayed;
       }
-      graphs.destroy_exec(exec);
-      graphs.destroy(graph);
     }
   }
   EXPECT_GT(replayed, 0);
@@ -196,12 +206,7 @@ TEST_F(DeviceGraphs, AppendToThePlacesThatAReplayFinds) {
     check_cuda(cuda::driver()->stream_create(&stream, 1), "cuStreamCreate");
     append_kv(device.tensors, false, {.stream = stream});  // loads the kernel
     Launcher::wait(stream);
-    Graphs::Graph graph = nullptr;
-    Graphs::Exec exec = nullptr;
-    check_cuda(graphs.begin_capture(stream, kGlobal), "cuStreamBeginCapture");
-    append_kv(device.tensors, false, {.stream = stream});
-    check_cuda(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
-    check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+    const Captured captured(graphs, stream, [&] { append_kv(device.tensors, false, {.stream = stream}); });
     for (const std::int32_t used : {4, 15, 39}) {
       if (spec.slots) {
         auto* const of = static_cast<std::int64_t*>(const_cast<void*>(first.tensors.slot_mapping.data));
@@ -212,13 +217,11 @@ TEST_F(DeviceGraphs, AppendToThePlacesThatAReplayFinds) {
       }
       for (AppendCase::Memory& m : first.memory) (m.output ? m.bytes : m.before) = m.output ? m.before : m.bytes;
       device.upload();
-      check_cuda(graphs.launch(exec, stream), "cuGraphLaunch");
+      captured.replay(stream);
       Launcher::wait(stream);
       device.fetch();
       first.expect_right();
     }
-    graphs.destroy_exec(exec);
-    graphs.destroy(graph);
     cuda::driver()->stream_destroy(stream);
   }
 }
@@ -257,19 +260,12 @@ TEST_F(DeviceGraphs, PreparedPlansAreCapturedAtOnce) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       launcher.prepare();
-      Graphs::Graph graph = nullptr;
-      Graphs::Exec exec = nullptr;
-      check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
-      launcher.launch();
-      check_cuda(graphs.end_capture(launcher.stream, &graph), "cuStreamEndCapture");
-      check_cuda(graphs.instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+      const Captured captured(graphs, launcher.stream, [&] { launcher.launch(); });
       launcher.poison();
-      check_cuda(graphs.launch(exec, launcher.stream), "cuGraphLaunch");
+      captured.replay(launcher.stream);
       launcher.bytes();
       const Verdict verdict = launcher.judged();
       EXPECT_TRUE(verdict.right) << row->name << ": " << verdict.sentence;
-      graphs.destroy_exec(exec);
-      graphs.destroy(graph);
     }
   }
 }
