@@ -48,6 +48,8 @@ TEST(CliErrors, Usage) {
       {{"check", "s4 d8", "--target", "sm_89"}, "--target needs a problem on a GPU (got 'sm_89' on a CPU)"},
       {{"bench", "--problem", "s4 d8", "--target", "sm_89"},
        "--target needs a problem on a GPU (got 'sm_89' on a CPU)"},
+      {{"bench", "--problem", "s4 d8", "--problem", "s4 d8 cuda", "--target", "sm_89"},
+       "--target needs one device (got cpu and cuda:0)"},
       {{"prebuild", "d", "--arch", "sm_70", "--tables"}, "arch must be one of sm_"},
       {{"prebuild", "d", "--arch", "sm_90"}, "nothing to compile"},
       {{"prebuild", "d", "--arch", "sm_90", "--suite", "nowhere"}, "the suite 'nowhere' cannot be read"},

@@ -11,8 +11,8 @@
 namespace onepass::cli {
 
 void add_target(CLI::App& command, std::string& target);
-// While it lives, plans on `device` are those of `target`; null if there is no target. Throws Error (bad_value) if the
-// device is not a GPU or the target is not known, (unsupported) if it is newer than the GPU.
+// While the result lives, plans on `device` are those of `target`. It is null without a target. Throws Error: bad_value
+// if the device is not a GPU or the target is not known, unsupported if the target is newer than the GPU.
 std::unique_ptr<cuda::PretendedDevice> as_target(Device device, const std::string& target);
 
 }  // namespace onepass::cli

@@ -87,7 +87,11 @@ void run_launch(const Settings& s) {
 void run(const Settings& s) {
   if (s.launch) return run_launch(s);
   const std::vector<CellSpec> cells = cells_of(s);
-  const auto other = cli::as_target(cells.front().problem.device, s.target);
+  const Device first = cells.front().problem.device;
+  for (const CellSpec& cell : cells)
+    want(s.target.empty() || cell.problem.device == first, ErrorCode::bad_value, "--target needs one device (got ",
+         to_string(first), " and ", to_string(cell.problem.device), ")");
+  const auto other = cli::as_target(first, s.target);
   std::unique_ptr<PeerProcess> peers;
   if (!s.peers_command.empty()) peers = std::make_unique<PeerProcess>(s.peers_command);
   std::optional<Ceilings> ceilings;
