@@ -1,9 +1,12 @@
 """onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it.
 
-``with serving(model):`` computes its continuous batching.
+``with serving(model):`` computes its continuous batching. ``flash_attn_kernel()`` is a kernel for ``kernels``.
 """
 
 import contextlib
+import os
+import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +19,7 @@ from onepass import _transformers_cache
 from onepass import _transformers_masks as masks
 from onepass._flex.block_mask import BlockMask
 
-__all__ = ["register", "serving"]
+__all__ = ["flash_attn_kernel", "register", "serving"]
 
 
 def __dir__() -> Any:
@@ -49,6 +52,24 @@ def serving(model: Any) -> Iterator[Any]:
     _transformers_cache.tell_of_caches("onepass_flash")
     with _transformers_cache.attention_named(model, "onepass_flash"):
         yield model
+
+
+def flash_attn_kernel(name: str = "onepass/flash-attn2") -> str:
+    """Makes onepass the kernel ``name`` of Hugging Face's ``kernels`` in this process, and returns the name.
+
+    ``attn_implementation=flash_attn_kernel()`` then calls onepass as transformers calls flash-attn 2: its block tables
+    and, on CUDA, its graphs and asynchronous batches work. ``kernels`` reads LOCAL_KERNELS, which gets an entry.
+
+    Args:
+      name: "OWNER/KERNEL". The name of a kernel on the Hub, as "kernels-community/flash-attn2", is then onepass too.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"name must be OWNER/KERNEL (got '{name}')")
+    folder = pathlib.Path(__file__).parent / "_hub_kernel"
+    others = os.environ.get("LOCAL_KERNELS", "").split(":")
+    entries = [entry for entry in others if entry and not entry.startswith(f"{name}=")]
+    os.environ["LOCAL_KERNELS"] = ":".join([*entries, f"{name}={folder}"])
+    return name
 
 
 def _mask(
