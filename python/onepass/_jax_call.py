@@ -24,7 +24,7 @@ def operands(given: dict[str, Any]) -> tuple[Any, ...]:
     """(names, arrays) of the arrays of a call, in the order in which they are passed."""
     found = {}
     if in_memory(given.get("seed")) and given["dropout_p"]:
-        given = {**given, "dropout_seed": _seed_words(given["seed"])}
+        given = {**given, "dropout_seed": seed_words(given["seed"])}
     for name in DATA:
         if given[name] is None:
             form = _options.batched(given["layout"] == "bshd")
@@ -59,7 +59,7 @@ def in_memory(seed: Any) -> bool:
     return isinstance(seed, (jax.Array, np.ndarray))
 
 
-def _seed_words(seed: Any) -> Any:
+def seed_words(seed: Any) -> Any:
     """A seed in memory as int32 [2], the low word of its 64 bits first, because most programs have no int64.
 
     A key of jax.random draws the two words.

@@ -307,7 +307,39 @@ def dropped(ranks):
     return wrong
 
 
+def seeded():
+    """Sentences about seeds in arrays that drop other weights than the same numbers, or a key's than on one device."""
+    wrong, given = [], inputs(48)[:3]
+    layout = Layout.zigzag(48, 4, multiple=4)
+    shards = [layout.shard(x) for x in given]
+    nodes = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("nodes", "seq"))
+    meshes = {scheme: {"mesh": mesh_of(4), "axis": "seq"} for scheme in SCHEMES}
+    for scheme, more in (meshes | {"mesh": {"mesh": nodes, "axis": ("nodes", "seq")}}).items():
+        more |= {"scheme": scheme, "causal": True, "layout": layout, "dropout_p": 0.4}
+
+        def results(seed, more=more):
+            def of(*shards):
+                out = onepass.jax.context_parallel_attention(*shards, seed=seed, **more)
+                return (out.astype("float32") ** 2).sum(), out
+
+            grads, out = jax.grad(of, (0, 1, 2), has_aux=True)(*shards)
+            return (out, *grads)
+
+        traced = jax.jit(results)
+        for seed in (7, 123456):
+            pairs = zip(traced(jnp.uint32(seed)), jax.jit(lambda seed=seed: results(seed))())
+            if not all((mine == of_number).all() for mine, of_number in pairs):
+                wrong.append(f"the seed {seed} in an array: {scheme}")
+        if traced._cache_size() != 1:
+            wrong.append(f"a seed in an array is compiled again: {scheme}")
+        key = jax.random.key(5)
+        one = onepass.jax.attention(*given, mask="causal_top_left", dropout_p=0.4, seed=key)
+        if not np.abs(layout.whole(traced(key)[0]) - one).max() < 1e-5:
+            wrong.append(f"a key: {scheme}")
+    return wrong
+
+
 if __name__ == "__main__":
     counts, wrong = zip(*(compared(ranks) for ranks in (2, 3, 8)))
-    others = [*transformed(), *dropped(3), *reproduced()]
+    others = [*transformed(), *dropped(3), *seeded(), *reproduced()]
     print(json.dumps({"compared": sum(counts), "wrong": [*itertools.chain(*wrong), *others]}))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
-from onepass._jax_call import in_memory
+from onepass._jax_call import in_memory, seed_words
 from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, only_of_gather, refuse_uneven
 
 from .call import FACTORS, SIDE, Call
@@ -39,7 +39,7 @@ def context_parallel_attention(
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_p: float = 0.0,
-    seed: int | None = None,
+    seed: Any = None,
     score_mod: Any = None,
     mask_mod: Any = None,
     mod_buffers: Any = None,
@@ -72,7 +72,8 @@ def context_parallel_attention(
       bias, bool_mask: ``[batch|1, heads|1, rows|1, length|1]``: rows as q has them, and a column for each position.
         ulysses needs rows = 1.
       alibi_slopes, sinks, mod_buffers: as ``onepass.jax.attention``, whole on all devices.
-      dropout_p, seed: weights are dropped as one device drops them. The scheme ring needs cuts at multiples of 4.
+      dropout_p, seed: weights are dropped as one device drops them. A seed may be in an array or a key, as in
+        ``onepass.jax.attention``. The scheme ring needs cuts at multiples of 4.
       score_mod, mask_mod: as ``onepass.jax.attention``; ``q_index`` and ``k_index`` count in the document.
       q_descale, k_descale, v_descale, v_mean: of q, k and v in float8_e4m3fn, as ``onepass.jax.attention``, but without
         blocks. Such a call has no gradients, and its out is bfloat16.
@@ -107,6 +108,9 @@ def context_parallel_attention(
     for name, x in _options.mod_items(given["mod_buffers"] or {}):
         x = _options.of_one(jnp.asarray(x))
         arrays[f"mod:{name}"] = x.astype("int32") if _options.is_int64(x) else x
+    if in_memory(seed) and dropout_p:
+        arrays["dropout_seed"] = seed_words(seed)
+        given["seed"] = 0
     words = {
         name: given[name] for name in ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "threads")
     }
@@ -145,8 +149,6 @@ def _size(mesh: Any, axis: Any) -> int:
 
 def _check(given: dict[str, Any], arrays: dict[str, Any]) -> None:
     mesh, layout, names = given["mesh"], given["layout"], _names(given["axis"])
-    if in_memory(given["seed"]) and given["dropout_p"]:
-        raise TypeError("context_parallel_attention does not support a seed in an array; pass an integer")
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be an onepass.jax.Layout (got {type(layout).__name__})")
     if len({*names}) != len(names) or len(names) not in (1, 2) or any(name not in mesh.shape for name in names):

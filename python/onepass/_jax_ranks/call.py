@@ -52,6 +52,8 @@ class Call:
         for name in ("bias", "bool_mask"):
             if name in side:
                 given[name] = side[name][scores_of(side[name], part, h)]
+        if "dropout_seed" in side:
+            given["dropout_seed"] = side["dropout_seed"]
         given |= {name: self._factor(name, side[name], h) for name in FACTORS if name in side}
         q, k, v = _laid(part, q, k, v)
         given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False}
