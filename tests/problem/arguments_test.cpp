@@ -43,6 +43,12 @@ const Refused kRefused[] = {
      "k must have data for shape [2, 2, 6, 8] (got a null pointer)"},
     {"LseNull", kPlain, [](Inputs& in) { in.tensors.lse.data = nullptr; }, ErrorCode::bad_value,
      "lse must have data for shape [2, 4, 5] (got a null pointer)"},
+    {"QBetweenElements", kPlain,
+     [](Inputs& in) {
+       q(in).device = {DeviceKind::cuda, 0};
+       q(in).data = static_cast<const char*>(q(in).data) + 2;
+     },
+     ErrorCode::bad_value, "the data of q must be aligned to its elements of 4 bytes (got an address 2 beyond)"},
     {"NegativeSize", kPlain, [](Inputs& in) { v(in).shape[2] = -6; }, ErrorCode::bad_shape,
      "the sizes of v must be 0 or more (got [2, 2, -6, 12])"},
     // Values that are none of an enum's or a rank's
