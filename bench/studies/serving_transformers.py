@@ -1,4 +1,4 @@
-"""Continuous batching of Hugging Face's transformers with onepass.transformers.serving, beside its own sdpa.
+"""Continuous batching of Hugging Face's transformers with onepass, beside its own sdpa.
 
     python3 -m bench study serving_transformers --threads 1 --json results.json
     python3 -m bench study serving_transformers --device cuda --model 8b --layers 4 --dtype bfloat16 --prompts 64
@@ -7,6 +7,7 @@
 A random Llama generates from prompts of nearly equal length: a small one (256 wide, 4 layers, 8 heads on 2, head dim
 64), or one of the shape of Llama 3 8B. A turn is one generate_batch; contenders take turns, and the numbers are medians
 of the turns: CPU seconds of the process, and seconds by the wall clock. The results say if the tokens are the same.
+`onepass` is onepass.transformers.serving, and `kernel` onepass as a kernel of `kernels`.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import time
 from bench.timing import in_turn, medians
 
 NEEDS = ("torch", "transformers", "onepass.transformers")
-CONTENDERS = ("onepass", "sdpa")
+CONTENDERS = ("onepass", "kernel", "sdpa")
 SHAPES = {
     "small": dict(
         hidden_size=256,
@@ -49,6 +50,7 @@ def arguments(parser):
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--page", type=int, default=16, help="tokens of a page")
     parser.add_argument("--pages", type=int, default=2048)
+    parser.add_argument("--attention", choices=CONTENDERS, nargs="+", default=["onepass", "sdpa"])
     parser.add_argument("--step", type=int, default=256, help="most tokens of a step")
 
 
@@ -65,6 +67,17 @@ def model_of(torch, transformers, options):
             config, attn_implementation="sdpa", dtype=getattr(torch, options.dtype)
         )
     return model.eval()
+
+
+@contextlib.contextmanager
+def attention_of(model, name, onepass_transformers):
+    if name == "onepass":
+        with onepass_transformers.serving(model):
+            yield
+    else:
+        model.set_attn_implementation(onepass_transformers.flash_attn_kernel() if name == "kernel" else name)
+        yield
+        model.set_attn_implementation("sdpa")
 
 
 def rows(torch, transformers, onepass_transformers, options):
@@ -85,24 +98,23 @@ def rows(torch, transformers, onepass_transformers, options):
     draw = torch.Generator().manual_seed(1)
     for length in options.lengths:
         prompts = [torch.randint(3, 1000, (length + 7 * i,), generator=draw).tolist() for i in range(options.prompts)]
-        tokens, wall = {}, {name: [] for name in CONTENDERS}
+        tokens, wall = {}, {name: [] for name in options.attention}
 
         def turn(name, prompts=prompts, tokens=tokens, wall=wall):
-            context = onepass_transformers.serving(model) if name == "onepass" else contextlib.nullcontext()
             begin, cpu = time.perf_counter(), time.process_time()
-            with context:
+            with attention_of(model, name, onepass_transformers):
                 made = model.generate_batch(prompts, **words)
             wall[name].append(time.perf_counter() - begin)
             cpu = time.process_time() - cpu
             tokens[name] = sorted(list(x.generated_tokens) for x in made.values())
             return [cpu]
 
-        turns = {name: lambda name=name: turn(name) for name in CONTENDERS}
+        turns = {name: lambda name=name: turn(name) for name in options.attention}
         if options.device == "cuda":  # kernels are compiled in the first turn
             in_turn(turns, 1)
-            wall.update((name, []) for name in CONTENDERS)
+            wall.update((name, []) for name in options.attention)
         cpu = medians(in_turn(turns, options.rounds))
-        same = tokens["onepass"] == tokens["sdpa"]
+        same = all(made == tokens[options.attention[0]] for made in tokens.values())
         yield {
             "prompts": options.prompts,
             "length": length,
@@ -114,7 +126,7 @@ def rows(torch, transformers, onepass_transformers, options):
 
 
 def said(row):
-    shown = (f"{name} {row['cpu_s'][name]:.2f} s of CPU, {row['wall_s'][name]:.2f} s in all" for name in CONTENDERS)
+    shown = (f"{name} {row['cpu_s'][name]:.2f} s of CPU, {row['wall_s'][name]:.2f} s in all" for name in row["cpu_s"])
     return (
         f"{row['prompts']} x {row['length']} + {row['tokens']}: {'; '.join(shown)}; same tokens: {row['same_tokens']}"
     )
@@ -130,9 +142,10 @@ def document(rows, torch, transformers, onepass_transformers, options):
 def table(document):
     on_cpu = document.get("device", "cpu") == "cpu"
     kind, key = ("CPU seconds", "cpu_s") if on_cpu else ("seconds", "wall_s")
-    lines = [f"| prompts + new tokens of each | attention | {kind} | of onepass |", "|---|---|---|---|"]
+    first = next(iter(document["rows"][0][key]))
+    lines = [f"| prompts + new tokens of each | attention | {kind} | of {first} |", "|---|---|---|---|"]
     for row in document["rows"]:
         what = f"{row['prompts']} x {row['length']} + {row['tokens']}"
         for name, seconds in row[key].items():
-            lines.append(f"| {what} | {name} | {seconds:.2f} | {seconds / row[key]['onepass']:.2f} |")
+            lines.append(f"| {what} | {name} | {seconds:.2f} | {seconds / row[key][first]:.2f} |")
     return "\n".join(lines)
