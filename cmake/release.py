@@ -39,6 +39,8 @@ def check_versions(tree, version):
     for name, pattern in {
         "include/onepass/version.h": r'define ONEPASS_VERSION "([^"]+)"',
         "CITATION.cff": r"^version: *\"?([0-9.]+)",
+        "packaging/conda/recipe.yaml": r"^  version: \"([^\"]+)\"",
+        "packaging/vcpkg/ports/onepass/vcpkg.json": r'"version-semver": "([^"]+)"',
     }.items():
         found = re.search(pattern, (tree / name).read_text(), re.M)
         if found is None or found[1] != version:

@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
     "include/onepass/version.h": '#define ONEPASS_VERSION "1.2.3"\n',
     "CITATION.cff": "cff-version: 1.2.0\nversion: 1.2.3\n",
+    "packaging/conda/recipe.yaml": 'context:\n  version: "1.2.3"\n',
+    "packaging/vcpkg/ports/onepass/vcpkg.json": '{"version-semver": "1.2.3"}\n',
     "CHANGELOG.md": "# Changelog\n\n## Unreleased\n- later\n\n## 1.2.3\n### Added\n- this\n\n## 1.2.2\n- before\n",
     "dev": '#!/bin/sh\nmkdir -p dist && echo "$@" >dist/onepass-1.2.3.whl\n',
 }
