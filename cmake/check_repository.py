@@ -54,7 +54,7 @@ INNER = {
         ["compile", "mma"],
         ["host"],
         ["attention"],
-        ["append", "gemm", "merge", "plain", "quantize", "rows", "sm80", "sm90", "softmax"],
+        ["append", "backward_plain", "gemm", "merge", "plain", "quantize", "rows", "sm80", "sm90", "softmax"],
         ["decode", "jvp"],
         ["mla"],
     ],
@@ -81,6 +81,7 @@ ALGEBRA_ADAPTERS = (
     "src/cuda/device/math.cuh",
     "src/cuda/attention/fragment.cuh",
     "src/cuda/attention/backward/score.cuh",
+    "src/cuda/attention/scores/curve.cuh",
     "src/cuda/attention/scores/dual.cuh",
     "src/cuda/attention/scores/mods.cuh",
 )

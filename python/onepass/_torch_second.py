@@ -147,11 +147,6 @@ def _refuse_second(c: Any, along: Any) -> None:
     for name, x in along.items():
         if x is not None and name not in TANGENTS:
             raise NotImplementedError(f"onepass.torch.attention does not support second derivatives along {name}")
-    if c.q.is_cuda:
-        raise NotImplementedError(
-            "onepass.torch.attention does not support second derivatives on CUDA; move the tensors to the CPU, or use "
-            "torch.nn.functional.scaled_dot_product_attention with the backend SDPBackend.MATH"
-        )
 
 
 def _second(

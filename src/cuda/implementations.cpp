@@ -1,6 +1,7 @@
 #include "cuda/implementations.hpp"
 
 #include "cuda/append/host.hpp"
+#include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/cublas.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
@@ -21,12 +22,25 @@
 namespace onepass::cuda {
 
 std::vector<const Implementation*> implementations() {
-  return {&decode::kMlaImplementation,    &decode::kImplementation,      &kMixedImplementation,
-          &sm90::kForwardImplementation,  &sm80::kForwardImplementation, &sm90::kBackwardImplementation,
-          &sm80::kBackwardImplementation, &jvp::kImplementation,         &jvp::kPlainImplementation,
-          &kMergeImplementation,          &kSoftmaxImplementation,       &kSoftmaxBackwardImplementation,
-          &kQuantizeImplementation,       &kGemvImplementation,          &kFlatGemmImplementation,
-          &kCublasImplementation,         &kPlainGemmImplementation,     &kPlainImplementation,
+  return {&decode::kMlaImplementation,
+          &decode::kImplementation,
+          &kMixedImplementation,
+          &sm90::kForwardImplementation,
+          &sm80::kForwardImplementation,
+          &sm90::kBackwardImplementation,
+          &sm80::kBackwardImplementation,
+          &jvp::kImplementation,
+          &jvp::kPlainImplementation,
+          &backward_plain::kSecondImplementation,
+          &kMergeImplementation,
+          &kSoftmaxImplementation,
+          &kSoftmaxBackwardImplementation,
+          &kQuantizeImplementation,
+          &kGemvImplementation,
+          &kFlatGemmImplementation,
+          &kCublasImplementation,
+          &kPlainGemmImplementation,
+          &kPlainImplementation,
           &kAppendImplementation};
 }
 

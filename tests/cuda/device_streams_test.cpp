@@ -140,6 +140,7 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
                                            "bwd b2 h4/2 s257x300 d{64|128|256} bf16 causal_bottom_right deterministic",
                                            "bwd b2 h4/2 s257x300 d64 fp32 sinks grads=dq,dk,dv,dsinks deterministic",
                                            "bwd h4/2 d64 bf16 varlen=1,200,0,65,1/300,200,7,0,500 deterministic",
+                                           "bwd_jvp b2 h4/2 s257x300 d64 {fp32|bf16} mask=11qk tdout",
                                            "merge n{2|100} b2 h4 s257 d128 bf16 lse"})) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);

@@ -19,7 +19,7 @@ TEST_P(CudaJvp, CompilesToTheCodeThatWasMeant) {
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem("jvp " + std::string(line) + " cuda");
   const JvpFeatures features = cuda::jvp::features_of(p);
-  const std::string mods = cuda::mods_source(p, true);
+  const std::string mods = cuda::mods_source(p, 1);
   if (std::max(p.dim_qk, p.dim_v) > 256) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::jvp::plain_program(features, device.arch, mods)), {256, {"FFMA"}}),
               "");

@@ -23,7 +23,7 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
   const sm80::BackwardConfig config = sm80::select_config(p, features, device.shared_bytes).value();
   EXPECT_LE(sm80::layout_of(features, config).total, device.shared_bytes);
   const BackwardShape shape = sm80::shape_of(p, config);
-  const std::string mods = cuda::mods_source(p, true);
+  const std::string mods = cuda::mods_source(p, 1);
   cuda::CodeGate gate = sm80_gate(p, config);
   if (config.row_tiles == 2 && config.share > 1) gate.spilled = 96;
   for (const BackwardFeatures& part : sm80::parts_of(features))

@@ -21,7 +21,7 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   sm90::BackwardConfig config = sm90::select_config(p, features).value();
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   const BackwardShape shape = sm90::shape_of(p, config);
-  const std::string mods = cuda::mods_source(p, true);
+  const std::string mods = cuda::mods_source(p, 1);
   const cuda::CodeGate gate{384, {"HGMMA", "UTMALDG", config.split && !config.paired ? "REDG" : "UBLKRED"}};
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
   cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumTile, "sm_90", mods));

@@ -76,6 +76,8 @@ inline const std::vector<Matrix> kMatrices = {
      kMasks + std::vector<Words>{{"deterministic", "deterministic"}}, kWide},
     {"Forward mode", "jvp s512", "q, k, v", "head dim", kFloats, kMasks, kWide},
     {"Forward mode of packed sequences", "jvp varlen=200,312", "q, k, v", "head dim", kFloats, kMasks, kWide},
+    {"Second derivatives", "bwd_jvp s512", "q, k, v", "head dim", kFloats, kMasks, kWide},
+    {"Second derivatives of packed sequences", "bwd_jvp varlen=200,312", "q, k, v", "head dim", kFloats, kMasks, kWide},
     {"Other operators",
      "",
      "operator",

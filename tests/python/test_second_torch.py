@@ -12,9 +12,9 @@ def torch():
 SHAPES = ((2, 4, 6, 8), (2, 2, 9, 8), (2, 2, 9, 5), (4, 6, 9), (4,))
 
 
-def numbers(torch, seed=3):
+def numbers(torch, seed=3, device="cpu"):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+    return [torch.randn(shape, generator=generator).to(device) for shape in SHAPES]
 
 
 def textbook(torch, q, k, v, bias=None, sinks=None, softcap=0.0):
@@ -42,9 +42,9 @@ def double_backward(torch, function, inputs, weights, cotangents):
 
 @pytest.mark.parametrize("softcap", [0.0, 2.0])
 @pytest.mark.parametrize("count", [3, 4, 5])
-def test_reverse_over_reverse(torch, count, softcap):
-    x, c = numbers(torch)[:count], numbers(torch, 5)[:count]
-    w = [torch.randn(2, 4, 6, 5), torch.randn(2, 4, 6)]
+def test_reverse_over_reverse(torch, device, count, softcap):
+    x, c = numbers(torch, 3, device)[:count], numbers(torch, 5, device)[:count]
+    w = [torch.randn(2, 4, 6, 5, device=device), torch.randn(2, 4, 6, device=device)]
     found = double_backward(torch, lambda *y: mine(*y, softcap=softcap), x, w, c)
     expected = double_backward(torch, lambda *y: textbook(torch, *y, softcap=softcap), x, w, c)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -90,8 +90,8 @@ def test_gradgradcheck(torch):
     assert torch.autograd.gradgradcheck(call, (q, k, v), **how)
 
 
-def test_forward_over_reverse(torch):
-    x, t = numbers(torch)[:4], numbers(torch, 7)[:4]
+def test_forward_over_reverse(torch, device):
+    x, t = numbers(torch, 3, device)[:4], numbers(torch, 7, device)[:4]
 
     def hvp(function):
         gradient = torch.func.grad(lambda *y: function(*y)[0].sin().sum(), argnums=(0, 1, 2, 3))
@@ -100,8 +100,8 @@ def test_forward_over_reverse(torch):
     torch.testing.assert_close(hvp(mine), hvp(lambda *y: textbook(torch, *y)), rtol=1e-4, atol=1e-4)
 
 
-def test_reverse_over_reverse_of_torch_func(torch):
-    x = numbers(torch)[:3]
+def test_reverse_over_reverse_of_torch_func(torch, device):
+    x = numbers(torch, 3, device)[:3]
 
     def twice(function):
         gradient = torch.func.grad(lambda *y: function(*y)[0].sin().sum(), argnums=0)
@@ -110,9 +110,9 @@ def test_reverse_over_reverse_of_torch_func(torch):
     torch.testing.assert_close(twice(mine), twice(lambda *y: textbook(torch, *y)), rtol=1e-4, atol=1e-4)
 
 
-def test_reverse_over_forward(torch):
+def test_reverse_over_forward(torch, device):
     """A loss of the derivative itself, as MeanFlow's without its stop of gradients."""
-    x, t = numbers(torch)[:4], numbers(torch, 7)[:4]
+    x, t = numbers(torch, 3, device)[:4], numbers(torch, 7, device)[:4]
 
     def gradients(function):
         def loss(*y):

@@ -50,7 +50,7 @@ class State final : public cuda::KernelState {
     kernel_ = kernels_.add(std::tuple{features, config, cuda::mods_key(*seen_)}, layout_of(features, config).total,
                            [p = seen_](const auto& values, const std::string& arch) {
                              const auto& [f, c, mods] = values;
-                             return program_of(f, c, arch, cuda::mods_source(*p, true));
+                             return program_of(f, c, arch, cuda::mods_source(*p, 1));
                            });
   }
 
@@ -83,7 +83,7 @@ class PlainState final : public cuda::KernelState {
     idle_ = launch_.decided.tiles == 0;
     kernel_ = kernels_.add(std::pair{features, cuda::mods_key(*problem)}, 0,
                            [p = problem](const auto& values, const std::string& arch) {
-                             return plain_program(values.first, arch, cuda::mods_source(*p, true));
+                             return plain_program(values.first, arch, cuda::mods_source(*p, 1));
                            });
   }
 

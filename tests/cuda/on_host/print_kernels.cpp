@@ -9,6 +9,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
@@ -35,18 +36,23 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     const BackwardFeatures f = cuda::backward_features_of(p);
     sm90::BackwardConfig c = sm90::select_config(p, f).value();
     c.guarded = c.careful = name.starts_with("careful_");
-    return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, true));
+    return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, 1));
   }
   if (family == "sm80b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
     const sm80::BackwardConfig c = sm80::select_config(p, f, kSharedBytes).value();
-    return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, true));
+    return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, 1));
   }
   if (family == "jvp")
     return cuda::jvp::program_of(cuda::jvp::features_of(p), cuda::jvp::select_config(p, kSharedBytes).value(), "sm_90",
-                                 cuda::mods_source(p, true));
+                                 cuda::mods_source(p, 1));
   if (family == "jvpplain")
-    return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, true));
+    return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, 1));
+  if (family == "backwardplain") {  // its kernels have one config
+    const cuda::backward_plain::Plan plan = cuda::backward_plain::select_plan(p).value();
+    return cuda::backward_plain::program_of(cuda::backward_plain::Part::rows, plan, "sm_90",
+                                            cuda::mods_source(p, cuda::backward_plain::derivatives_of(plan)));
+  }
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();

@@ -149,7 +149,7 @@ BackwardLaunch::BackwardLaunch(Kernels& kernels, const std::shared_ptr<const Pro
   const auto add = [&](KernelProgram BackwardPrograms::* which, const char* name, int shared_bytes) {
     return kernels.add(std::tuple{std::string(name), f, s, mods_key(*problem)}, shared_bytes,
                        [=](const auto&, const std::string& arch) {
-                         return backward_programs(f, s, sum_tile, arch, mods_source(*problem, true)).*which;
+                         return backward_programs(f, s, sum_tile, arch, mods_source(*problem, 1)).*which;
                        });
   };
   pre_ = add(&BackwardPrograms::pre, "pre", pre_shared_bytes());

@@ -42,9 +42,9 @@ std::string translated(const std::string& source, const Problem& p, std::string_
 }
 
 // The user's lines stand alone, under their own numbers; only the last has the end of the function behind it.
-std::string function_text(const char* head, const char* name, const std::string& source, const Problem& p,
-                          const char* real = "float") {
-  std::string s = std::string(head) +
+std::string function_text(const std::string& head, const char* name, const std::string& source, const Problem& p,
+                          std::string_view real = "float") {
+  std::string s = head +
                   "[[maybe_unused]] i32 batch, [[maybe_unused]] i32 head, [[maybe_unused]] i32 q_index, "
                   "[[maybe_unused]] i32 k_index, [[maybe_unused]] const ModBufferView* buffers_) {\n";
   for (std::size_t i = 0; i < p.mod_buffers.size(); ++i) {
@@ -67,18 +67,22 @@ const char* element_text(DType t) {
   }
 }
 
-std::string mods_source(const Problem& p, bool differentiated) {
+std::string mods_source(const Problem& p, int derivatives) {
   if (p.score_mod.empty() && p.mask_mod.empty()) return {};
   std::string s = p.score_mod.empty() ? "" : "#define ONEPASS_SCORE_MOD\n";
   s += p.mask_mod.empty() ? "" : "#define ONEPASS_MASK_MOD\n";
-  differentiated = differentiated && !p.score_mod.empty();
-  if (differentiated) s += "#define ONEPASS_SCORE_DERIVATIVE\n";
-  s += text("#include \"cuda/attention/scores/", differentiated ? "dual" : "mods",
+  if (p.score_mod.empty()) derivatives = 0;
+  constexpr const char *kFiles[] = {"mods", "dual", "curve"}, *kReals[] = {"float", "Dual", "Curve"},
+                       *kMarks[] = {"", "#define ONEPASS_SCORE_DERIVATIVE\n", "#define ONEPASS_SCORE_CURVE\n"};
+  s += text(kMarks[derivatives], "#include \"cuda/attention/scores/", kFiles[derivatives],
             ".cuh\"\nnamespace onepass::user {\n");
   if (!p.score_mod.empty())
     s += function_text("DEV float score_mod([[maybe_unused]] float score, ", "score_mod", p.score_mod, p);
-  if (differentiated)
-    s += function_text("DEV Dual score_mod([[maybe_unused]] Dual score, ", "score_mod", p.score_mod, p, "Dual");
+  if (derivatives > 0) {
+    const std::string real = kReals[derivatives];
+    s += function_text(text("DEV ", real, " score_mod([[maybe_unused]] ", real, " score, "), "score_mod", p.score_mod,
+                       p, real);
+  }
   if (!p.mask_mod.empty()) s += function_text("DEV bool mask_mod(", "mask_mod", p.mask_mod, p);
   return s + "}\n";
 }

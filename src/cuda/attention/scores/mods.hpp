@@ -8,8 +8,9 @@
 namespace onepass::cuda {
 
 // KernelProgram::user_code of a problem; empty without mods. A compiler error in it names "score_mod" or "mask_mod" as
-// its file, with the user's own line numbers. differentiated: score_mod on dual numbers as well (attention/dual.cuh).
-std::string mods_source(const Problem& problem, bool differentiated = false);
+// its file, with the user's own line numbers. derivatives: of score_mod, how many are wanted. It is compiled on dual
+// numbers (dual.cuh) for one as well, on those of curve.cuh for two.
+std::string mods_source(const Problem& problem, int derivatives = 0);
 
 // Two problems of the same key have the same mods_source; the key takes some 0.1 us, the text 30 times that.
 std::string mods_key(const Problem& problem);

@@ -64,7 +64,7 @@ class State final : public cuda::KernelState {
           kernels_.add(std::tuple{part, backward_.shape, config_, bias, cuda::mods_key(*seen_)}, shared_bytes_,
                        [p = seen_](const auto& values, const std::string& arch) {
                          const auto& [features, shape, c, of_bias, mods] = values;
-                         return program_of(features, shape, c, arch, cuda::mods_source(*p, true), of_bias);
+                         return program_of(features, shape, c, arch, cuda::mods_source(*p, 1), of_bias);
                        });
       launches_.push_back({kernel, {blocks, config_.threads()}});
     };

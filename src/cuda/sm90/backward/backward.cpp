@@ -93,7 +93,7 @@ class State final : public cuda::KernelState {
           kernels_.add(std::tuple{f, backward_.shape, launched, cuda::mods_key(*seen_)}, layout_of(f, launched).total,
                        [p = seen_](const auto& values, const std::string&) {
                          const auto& [features, shape, c, mods] = values;
-                         return program_of(features, shape, c, cuda::mods_source(*p, true));
+                         return program_of(features, shape, c, cuda::mods_source(*p, 1));
                        });
       launches_.push_back({kernel, {clusters * cluster, 384, early, cluster}});
     };

@@ -1,0 +1,56 @@
+// The plain kernels of second derivatives compile, without a spill, for the devices that take them. Needs
+// NVRTC, not a GPU; what compiles is skipped where it is missing.
+#include "cuda/backward_plain/backward_plain.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cuda/attention/scores/mods.hpp"
+#include "cuda/driver/api.hpp"
+#include "sm80_cases.hpp"
+
+namespace onepass {
+namespace {
+
+namespace plain = cuda::backward_plain;
+
+class CudaPlainBackward : public testing::TestWithParam<Sm80Case> {};
+
+TEST_P(CudaPlainBackward, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = GetParam();
+  const Problem p = parse_problem(std::string(line) + " cuda");
+  const plain::Plan plan = plain::select_plan(p).value();
+  const PlainBackwardParams params = plain::decided_params(p, plan, 50 << 20);
+  const std::string mods = cuda::mods_source(p, plain::derivatives_of(plan));
+  for (const plain::Part part : plain::kParts) {
+    EXPECT_LE(plain::shared_bytes_of(part, plan.shape), device.shared_bytes);
+    if (plain::blocks_of(part, params, plan) == 0) continue;
+    const cuda::Cubin code = cuda::compile(plain::program_of(part, plan, device.arch, mods));
+    const bool products = part != plain::Part::stats && part != plain::Part::sums;
+    EXPECT_EQ(cuda::wrong_code(code, products ? cuda::CodeGate{plain::threads_of(part), {"FFMA", "LDS.128"}}
+                                              : cuda::CodeGate{plain::threads_of(part), {}}),
+              "")
+        << static_cast<int>(part);
+  }
+}
+
+constexpr char kEverything[] =
+    "bwd_jvp b1 h4 s4096 d128 bf16 softcap=20 alibi sinks tsinks mask=b1qk bias=fp32:1hqk tbias dropout=0.2 "
+    "window=50:40 tdout dlse tdlse grads=dq,dk,dv,dbias,dsinks,dalibi_slopes "
+    "score_mod={score + 0.1 * tanh(score) * min(score, 2.0) / (1.0 + abs(score))}";
+INSTANTIATE_TEST_SUITE_P(Table, CudaPlainBackward,
+                         testing::Values(Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d128 bf16 causal_bottom_right"},
+                                         Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d128 fp32 tdout"},
+                                         Sm80Case{kHopper, kEverything}));
+INSTANTIATE_TEST_SUITE_P(
+    More, CudaPlainBackward,
+    testing::Values(Sm80Case{kA100, kEverything}, Sm80Case{kAda, "bwd_jvp h4/2 d64 fp16 varlen=128,512 tdout"},
+                    Sm80Case{kBlackwell, "bwd_jvp b1 h1 s4096 d256 bf16 tdout"},
+                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d33/7 bf16 tdout"},
+                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d256/200 fp32 tdout"},
+                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d512 fp32 tdout alibi grads=dq,dk,dv,dalibi_slopes"},
+                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d576/512 bf16 tdout"}));
+
+}  // namespace
+}  // namespace onepass

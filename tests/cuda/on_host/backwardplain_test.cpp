@@ -1,0 +1,105 @@
+// Whole kernels of src/cuda/backward_plain without a GPU, judged as on one: by the float64 oracle, with poison around
+// everything.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "check/check.hpp"
+#include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/backward_plain/backward_plain.hpp"
+#include "on_host/backwardplain_kernel.hpp"
+#include "on_host/mask_source.hpp"
+#include "on_host/warps.hpp"
+#include "problem/roles.hpp"
+#include "support/named_params.hpp"
+
+namespace onepass {
+namespace {
+
+namespace plain = cuda::backward_plain;
+
+class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBackwardKernel*> {
+ protected:
+  static Problem problem() { return parse_problem(GetParam()->problem); }
+
+  // The outputs' bytes. Threads take turns forwards or backwards.
+  static std::string run(check::Inputs& inputs, bool backwards) {
+    const Problem& p = inputs.problem;
+    const plain::Plan plan = plain::select_plan(p).value();
+    const plain::Places places = plain::places_of(p, plan);
+    std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
+    PlainBackwardParams params = plain::decided_params(p, plan, 50 << 20);
+    plain::bind(params, p.op->tangents ? with_derivatives_as_gradients(inputs.tensors) : inputs.tensors,
+                workspace.data(), places);
+    if (p.bool_mask) {
+      const cuda::MaskPlan mask =
+          cuda::plan_mask(p, plain::mask_tile_of(plan.shape))
+              .at(inputs.tensors.bool_mask.data, reinterpret_cast<std::byte*>(workspace.data()) + places.mask);
+      warps::pack(&mask.pack);
+      params.mask = mask.bits;
+    }
+    warps::backwards = backwards;
+    inputs.poison_outputs();
+    for (const plain::Part part : plain::kParts)
+      GetParam()->run[static_cast<int>(part)](&params, static_cast<unsigned>(plain::blocks_of(part, params, plan)));
+    std::string bytes;
+    for (const RoleRow& row : kRoleTable) {
+      if (!is_asked(p.gradients, row.role)) continue;
+      const check::Buffer& b = inputs.buffer(row.role);
+      bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
+    }
+    return bytes;
+  }
+  static void expect_right(check::Inputs& inputs, const std::string& what) {
+    const check::Verdict verdict = check::judge(inputs, serial_executor());
+    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+  }
+};
+
+TEST_P(EmulatedPlainBackward, IsTheLibrarys) {
+  const plain::Plan plan = plain::select_plan(problem()).value();
+  EXPECT_TRUE(*static_cast<const PlainBackwardFeatures*>(GetParam()->features) == plan.features);
+  EXPECT_TRUE(*static_cast<const BackwardShape*>(GetParam()->shape) == plan.shape);
+}
+
+TEST_P(EmulatedPlainBackward, IsRight) {
+  for (const check::Distribution distribution :
+       {check::Distribution::normal, check::Distribution::rising, check::Distribution::one_hot}) {
+    check::Inputs inputs = check::make_inputs(problem(), 1, distribution);
+    run(inputs, false);
+    expect_right(inputs, std::string(check::name_of(distribution)));
+  }
+}
+
+TEST_P(EmulatedPlainBackward, DependsOnNoOrder) {
+  check::Inputs inputs = check::make_inputs(problem(), 1);
+  const std::string forwards = run(inputs, false);
+  EXPECT_TRUE(run(inputs, true) == forwards);
+}
+
+// An element of each input that is not finite, in the middle of it and at its end.
+TEST_P(EmulatedPlainBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
+  for (const Role role :
+       {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout, Role::tbias}) {
+    for (const float value : {NAN, INFINITY, -INFINITY}) {
+      check::Inputs inputs = check::make_inputs(problem(), 2);
+      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
+      if (!t.given()) continue;
+      std::int64_t at = 0;
+      for (int i = 0; i < t.rank; ++i) at += t.shape[i] * (value > 0 ? 2 : 1) / 3 * t.stride[i];
+      store_element(const_cast<void*>(t.data), t.dtype, at, value);
+      inputs.changed();
+      run(inputs, false);
+      expect_right(inputs, text(row_of(role).name, " has ", value));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPlainBackward, testing::ValuesIn(warps::plain_backward_kernels),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace onepass
