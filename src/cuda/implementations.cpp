@@ -31,6 +31,7 @@ std::vector<const Implementation*> implementations() {
           &sm80::kBackwardImplementation,
           &jvp::kImplementation,
           &jvp::kPlainImplementation,
+          &backward_plain::kFirstImplementation,
           &backward_plain::kSecondImplementation,
           &kMergeImplementation,
           &kSoftmaxImplementation,

@@ -1,4 +1,4 @@
-// The plain kernels of second derivatives compile, without a spill, for the devices that take them. Needs
+// The plain kernels of gradients and second derivatives compile, without a spill, for the devices that take them. Needs
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include "cuda/backward_plain/backward_plain.hpp"
 
@@ -42,7 +42,8 @@ constexpr char kEverything[] =
 INSTANTIATE_TEST_SUITE_P(Table, CudaPlainBackward,
                          testing::Values(Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d128 bf16 causal_bottom_right"},
                                          Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d128 fp32 tdout"},
-                                         Sm80Case{kHopper, kEverything}));
+                                         Sm80Case{kHopper, kEverything},
+                                         Sm80Case{kHopper, "bwd b1 h1 s4096 d128 bf16 entropy dentropy"}));
 INSTANTIATE_TEST_SUITE_P(
     More, CudaPlainBackward,
     testing::Values(Sm80Case{kA100, kEverything}, Sm80Case{kAda, "bwd_jvp h4/2 d64 fp16 varlen=128,512 tdout"},
@@ -50,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d33/7 bf16 tdout"},
                     Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d256/200 fp32 tdout"},
                     Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d512 fp32 tdout alibi grads=dq,dk,dv,dalibi_slopes"},
-                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d576/512 bf16 tdout"}));
+                    Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d576/512 bf16 tdout"},
+                    Sm80Case{kAda, "bwd b1 h1 s4096 d512 fp32 entropy dentropy alibi softcap=20 dropout=0.1"}));
 
 }  // namespace
 }  // namespace onepass

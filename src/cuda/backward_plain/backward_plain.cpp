@@ -88,7 +88,8 @@ Selected<Plan> select_plan(const Problem& p) {
                          .tdout = p.tdout,
                          .tdlse = p.tdlse,
                          .tbias = p.tbias,
-                         .tsinks = p.tsinks},
+                         .tsinks = p.tsinks,
+                         .dentropy = p.dentropy},
             .shape = {}};
   plan.features.backward.deterministic = false;  // always: no kernel needs to know
   // Sums of 64 rows or keys with up to 256 columns of both gradients fit a thread's registers.
@@ -100,7 +101,7 @@ Selected<Plan> select_plan(const Problem& p) {
   for (const Role role : {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout})
     plan.shape.row_bytes = std::min(plan.shape.row_bytes, row_alignment(p, role));
   const std::int64_t blocks = std::max(blocks_of_rows(p, block), blocks_of_keys(p, block));
-  if (std::string sentence = why_elsewhere(p, blocks); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = why_too_many(p, blocks); !sentence.empty()) return refuse(sentence);
   if (p.dim_qk > 576 || p.dim_v > 512)
     return refuse("head dims must be at most 576/512 (got ", p.dim_qk, "/", p.dim_v, ")");
   if (const auto tiles = bias_tiles(decided_params(p, plan, 1).bias_size, block); p.gradients.dbias && tiles > most)
@@ -183,6 +184,8 @@ PlainBackwardParams decided_params(const Problem& problem, const Plan& plan, int
   fill_strides(b.tdlse_stride, p.layout.tdlse);
   std::copy(p.layout.tbias.begin(), p.layout.tbias.end(), b.tbias_stride);
   b.tsink_stride = p.layout.tsinks[0];
+  fill_strides(b.entropy_stride, p.layout.entropy);
+  fill_strides(b.dentropy_stride, p.layout.dentropy);
   return b;
 }
 
@@ -204,8 +207,11 @@ void bind(PlainBackwardParams& b, const Tensors& t, void* workspace, const Place
   b.tdlse = static_cast<const float*>(t.tdlse.data);
   b.tbias = t.tbias.data;
   b.tsinks = static_cast<const float*>(t.tsinks.data);
+  b.entropy = static_cast<const float*>(t.entropy.data);
+  b.dentropy = static_cast<const float*>(t.dentropy.data);
 }
 
+constinit const Implementation kFirstImplementation{"cuda.backward_plain", plan, kBackward};
 constinit const Implementation kSecondImplementation{"cuda.backward_jvp_plain", plan, kBackwardJvp};
 
 }  // namespace onepass::cuda::backward_plain

@@ -1,4 +1,4 @@
-// Second derivatives on CUDA without tensor cores: the host half of stats.cuh, rows.cuh, keys.cuh and
+// Gradients and second derivatives on CUDA without tensor cores: the host half of stats.cuh, rows.cuh, keys.cuh and
 // bias.cuh. README.md holds the schedule.
 #pragma once
 #include <string>
@@ -39,6 +39,7 @@ Places places_of(const Problem& problem, const Plan& plan);
 PlainBackwardParams decided_params(const Problem& problem, const Plan& plan, int l2_bytes);
 void bind(PlainBackwardParams& params, const Tensors& tensors, void* workspace, const Places& places);
 
-extern const Implementation kSecondImplementation;
+// Gradients, and their derivatives along tangents.
+extern const Implementation kFirstImplementation, kSecondImplementation;
 
 }  // namespace onepass::cuda::backward_plain

@@ -1,13 +1,16 @@
 // From the products of a tile to what its pairs contribute to the gradients, or to the derivatives of these.
 #pragma once
+#include "algebra/entropy.hpp"
 #include "cuda/attention/scores/curve.cuh"
 #include "cuda/backward_plain/tile.cuh"
 
 namespace onepass::cuda::backward_plain {
 
 // The numbers of a row: what its weights refer to (-inf: it saw nothing), D, and the derivatives of its LSE and of D.
+// Without tangents the third is the gradient of its entropy.
 struct RowNumbers {
   float reference, d, moved_lse, moved_d;
+  DEV float dentropy() const { return moved_lse; }
 };
 DEV i64 row_place(const BackwardParams& p, const WorkTile& x, i32 row) {
   return place_of(p, x.head, first_q_block(p, x.batch) + row / kBlock) * (2 * kBlock) + row % kBlock;
@@ -60,7 +63,8 @@ DEV Terms terms_of(const PlainBackwardParams& p, const HeadScores& scores, const
   if constexpr (features.dropout) kept = dropout_factor(p.dropout, scores.batch, scores.head, row, key);
   Terms t;
   if constexpr (!kTangents) {
-    const float ds = w * (dp * kept - r.d) * s.slope;
+    const float by_entropy = plain_features.dentropy ? r.dentropy() * log_weight(w) : 0.0f,
+                ds = w * (dp * kept - r.d - by_entropy) * s.slope;
     return {visible(w * kept), 0.0f, visible(ds * s.inner * p.scale), 0.0f, ds};
   }
   const float by_product = moved * p.scale;

@@ -82,8 +82,8 @@ TEST_P(EmulatedPlainBackward, DependsOnNoOrder) {
 
 // An element of each input that is not finite, in the middle of it and at its end.
 TEST_P(EmulatedPlainBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
-  for (const Role role :
-       {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout, Role::tbias}) {
+  for (const Role role : {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout, Role::tbias,
+                          Role::dentropy}) {
     for (const float value : {NAN, INFINITY, -INFINITY}) {
       check::Inputs inputs = check::make_inputs(problem(), 2);
       const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
