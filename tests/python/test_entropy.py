@@ -134,8 +134,8 @@ def test_what_is_refused(rng):
 
 def textbook(torch, q, k, v, sinks):
     s = torch.einsum("bhid,bhjd->bhij", q, k.repeat_interleave(2, 1)) / q.shape[-1] ** 0.5
-    keys = torch.arange(k.shape[2])
-    s = s.masked_fill(keys > torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], -torch.inf)
+    keys, rows = (torch.arange(x.shape[2], device=q.device) for x in (k, q))
+    s = s.masked_fill(keys > rows[:, None] + k.shape[2] - q.shape[2], -torch.inf)
     s = torch.cat([s, sinks[:, None, None].expand(*s.shape[:-1], 1)], -1)
     log = s.log_softmax(-1)
     p = log.exp()
@@ -143,8 +143,10 @@ def textbook(torch, q, k, v, sinks):
     return p[..., :-1] @ v.repeat_interleave(2, 1), s.logsumexp(-1), entropy
 
 
-def test_in_torch(rng, attention, torch):
-    inputs = [torch.from_numpy(x).requires_grad_() for x in (*qkv(rng), rng.standard_normal(4).astype(np.float32))]
+def test_in_torch(rng, attention, torch, device):
+    inputs = [
+        torch.from_numpy(x).to(device).requires_grad_() for x in (*qkv(rng), rng.standard_normal(4).astype(np.float32))
+    ]
     wide = [x.detach().double().requires_grad_() for x in inputs]
     found = attention(*inputs[:3], sinks=inputs[3], **CAUSAL, return_lse=True, return_entropy=True)
     expected = textbook(torch, *wide)
@@ -161,8 +163,8 @@ def test_in_torch(rng, attention, torch):
     torch.testing.assert_close(one.double(), two, rtol=1e-4, atol=1e-5)
 
 
-def test_in_torch_with_other_options(rng, attention, torch):
-    q, k, v = (torch.from_numpy(x) for x in qkv(rng))
+def test_in_torch_with_other_options(rng, attention, torch, device):
+    q, k, v = (torch.from_numpy(x).to(device) for x in qkv(rng))
     plain = attention(q, k, v, return_entropy=True)
     written = attention(q, k, v, out=torch.empty_like(q), return_entropy=True)
     assert torch.equal(plain[1], written[1])
@@ -170,7 +172,7 @@ def test_in_torch_with_other_options(rng, attention, torch):
     assert by_head.shape == (4,) and torch.equal(entropy, plain[1])
     compiled = torch.compile(attention, backend="eager")
     assert torch.equal(compiled(q, k, v, return_entropy=True)[1], plain[1])
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         narrow = attention(q.requires_grad_(), k, v, return_entropy=True)
     assert narrow[0].dtype == torch.bfloat16 and narrow[1].dtype == torch.float32
     assert torch.autograd.grad(narrow[1].sum(), q)[0].dtype == torch.float32
@@ -179,14 +181,14 @@ def test_in_torch_with_other_options(rng, attention, torch):
     assert torch.isfinite(torch.autograd.grad(dropped[0].sum() + dropped[1].sum(), q)[0]).all()
 
 
-def test_torch_refuses_what_has_no_derivative(rng, attention, torch):
-    q, k, v = (torch.from_numpy(x).requires_grad_() for x in qkv(rng))
+def test_torch_refuses_what_has_no_derivative(rng, attention, torch, device):
+    q, k, v = (torch.from_numpy(x).to(device).requires_grad_() for x in qkv(rng))
     entropy = attention(q, k, v, return_entropy=True)[1]
     (gradient,) = torch.autograd.grad(entropy.sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="return_entropy does not support second derivatives"):
         gradient.sum().backward()
     with pytest.raises(RuntimeError, match="attention to a cache .* does not support gradients"):
-        attention(q, k, v, seqused_k=torch.full((2,), 9, dtype=torch.int32), return_entropy=True)
+        attention(q, k, v, seqused_k=torch.full((2,), 9, dtype=torch.int32, device=device), return_entropy=True)
 
 
 def test_in_jax(rng):
