@@ -236,6 +236,7 @@ void add_run(CLI::App& app) {
       ->group("Results")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   std::vector<std::string> masks;
+  masks.reserve(std::size(kNamedMasks));
   for (const NamedMask& mask : kNamedMasks) masks.emplace_back(mask.name);
   c->add_option(
        "--mask", flags->mask,
