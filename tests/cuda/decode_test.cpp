@@ -52,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16"},
         DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
@@ -109,6 +110,10 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper,
                    "fwd h32/8 varlen=1,2048 seqused=900,8192 d128 bf16 causal_bottom_right batch_invariant "
                    "kv=paged:16 softcap=20 out=fp32 row_max"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d256 bf16 kv=paged:16 seqused softcap=20 sinks batch_invariant"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 fp32 kv=paged:16 seqused batch_invariant"},
+        DecodeCase{kHopper,
+                   "fwd b4 h32/8 s4x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 batch_invariant"},
         DecodeCase{kA100, "fwd h32/8 varlen=1,2048/900,8192 d96/80 fp16 causal_bottom_right batch_invariant out=fp32"},
         DecodeCase{kAmpere, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 fp32 causal_bottom_right batch_invariant"},

@@ -50,10 +50,13 @@ struct Partials {
 
   DEV float* sums(i32 slot, i32 row) const { return slot_at(slot) + 4 * row; }
   DEV float* output(i32 slot, i32 row) const { return slot_at(slot) + 4 * kRows + row * kPitch; }
-  // A block has at most two such segments: its first and its last. Pieces are numbered as they come.
+  // A block has at most two such segments: its first and its last. Pieces are numbered group by group.
   DEV i32 slot_of(const Segment& s) const {
     if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
     if constexpr (kOwnBlocks) return static_cast<i32>(blockIdx.x) * p.steps + s.step - s.group.step;
+    if (kPieceSteps > 1)
+      return (s.group.number * p.pieces + (s.step - s.group.step) / kPieceSteps) * blocks_co_scheduled(p) +
+             own_member(p);
     if (config.piece != 0) return s.step * blocks_co_scheduled(p) + own_member(p);
     return 2 * static_cast<i32>(blockIdx.x) + (s.step == s.group.step);
   }
@@ -67,12 +70,14 @@ struct Partials {
 // Those of one group: a division for all of them.
 struct Parts {
   const Partials partials;
-  const i32 count, first;  // first: step or block
+  const i32 count, first;  // first: piece or block
 
   DEV Parts(const DecodeParams& p, const Line& line, const Group& g)
       : partials{p},
-        count(config.piece != 0 ? g.steps : line.blocks_of(g)),
-        first(config.piece != 0 ? g.step : line.first_block(g)) {}
+        count(config.piece != 0 ? g.pieces() : line.blocks_of(g)),
+        first(kPieceSteps > 1     ? g.number * p.pieces
+              : config.piece != 0 ? g.step
+                                  : line.first_block(g)) {}
   DEV i32 near(i32 part) const { return min(part, count - 1); }
   DEV bool has(i32 part) const { return part < count; }
   DEV i32 slot(i32 part) const {
@@ -224,18 +229,21 @@ DEV void unite_parts(u32 sm, const DecodeParams& p, const Line& line, const Grou
   }
 }
 
-// True if this CTA is the last of those that work on the group; all parts are then visible.
-DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Group& g) {
+// True if this CTA is the last of those that work on the group; all parts are then visible. segment: its last of them.
+DEV bool is_last(u32 sm, const DecodeParams& p, const Line& line, const Segment& segment) {
+  const Group& g = segment.group;
   const u32 word = sm + kLayout.flags + 4 * kRows;
   all_sync();
   if constexpr (kOwnBlocks) return true;
   if (opaque_thread() == 0) {
     // A group of one block, which pieces bring here, has no counter: it may be that of the group that ends the block's
     // work.
-    const i32 blocks = line.blocks_of(g);
-    const bool alone = config.piece != 0 && blocks == 1;
+    constexpr bool kPieces = kPieceSteps > 1;  // are counted, else blocks
+    const i32 all = kPieces ? g.pieces() : line.blocks_of(g),
+              own = kPieces ? line.pieces_up_to(segment, line_block(p)) : 1;
+    const bool alone = config.piece != 0 && own == all;
     u32* const counter = p.counters + line.first_block(g) * blocks_co_scheduled(p) + own_member(p);
-    const bool last = alone || add_in_order(counter, 1) + 1 == static_cast<u32>(blocks);
+    const bool last = alone || add_in_order(counter, own) + own == static_cast<u32>(all);
     if (last && !alone) *counter = 0;  // as it was found
     store_word(word, last);
   }

@@ -132,7 +132,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
       store_global(partials.output(slot, row) + column, words);
     });
     const bool over = segment.step + segment.steps == min(g.end(), end);  // this block has no more of the group
-    if (!over || !is_last(sm, p, line, g)) {
+    if (!over || !is_last(sm, p, line, segment)) {
       __syncthreads();
       return;
     }

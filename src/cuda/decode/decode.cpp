@@ -35,16 +35,26 @@ constexpr TileConfig kConfigs16[] = {
 constexpr TileConfig kConfigs8[] = {{64, 64, 2, 64, 8}, {128, 128, 2, 64, 8}, {256, 256, 1, 32, 8}};
 constexpr TileConfig kConfigs32[] = {
     {64, 64, 1, 16, 8}, {128, 128, 1, 16, 8}, {256, 256, 1, 16, 4}, {576, 512, 1, 16, 8, 4}};
-constexpr int kMaxSlots = 8, kMinSlots = 2;
+constexpr int kMaxSlots = 8, kMinSlots = 2, kMinSlotsOfTwo = 3;  // OfTwo: if CTAs share a multiprocessor
+constexpr int kMaxWarps = 8;
 constexpr std::int64_t kKeysOfRow = 4;  // at least, with more than one query: below, Q and O are a large part
+
+// CTAs that share a multiprocessor. With batch_invariant few rows have the teams of many rows, and at most half of
+// their warps: one such CTA does not keep memory busy.
+int blocks_at_once(const ForwardFeatures& features, const DecodeConfig& c, int shared_bytes) {
+  constexpr int kReserved = 1 << 10;  // of each
+  if (c.piece == 0 || c.row_blocks || 2 * c.warps > kMaxWarps) return 1;
+  return 2 * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved ? 2 : 1;
+}
 
 class State final : public cuda::KernelState {
  public:
   State(const Request& request, const cuda::DeviceFacts& device, DecodeConfig config, const cuda::Part& part)
       : KernelState(request, device),
         config_(config),
-        sharing_(sharing_of(*problem, config, heads_together(*problem, device.multiprocessors))),
-        share_(share_of(*problem, sharing_, device.multiprocessors)),
+        most_(device.multiprocessors * blocks_at_once(cuda::features_of(*problem), config, device.shared_bytes)),
+        sharing_(sharing_of(*problem, config, heads_together(*problem, most_))),
+        share_(share_of(*problem, sharing_, most_)),
         early_(part.early),
         decided_(decided_params(*problem, config, sharing_, share_, part)) {
     idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
@@ -83,6 +93,7 @@ class State final : public cuda::KernelState {
   }
 
   const DecodeConfig config_;
+  const int most_;  // CTAs at a time
   const Sharing sharing_;
   const Share share_;
   const bool early_;
@@ -206,13 +217,23 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     c.warps = c.share * (row_tiles / held) * c.halves;
   }
   choose(row_tiles / held * c.halves);
+  if (one_result) {
+    for (DecodeConfig two = c; two.slots >= kMinSlotsOfTwo; --two.slots) {
+      if (blocks_at_once(features, two, shared_bytes) == 2) {
+        c = two;
+        break;
+      }
+    }
+  }
   if (row_blocks && c.share > 1) {
     if (const auto turns = with_turns(features, c, shared_bytes, hopper)) c = *turns;
   }
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
                   " bytes of shared memory");
-  if (groups_of(p, sharing_of(p, c)) > cuda::kMaxPosition / std::max<std::int64_t>(1, tiles_of(p, c.block_n)))
+  const int piece = std::max(1, c.piece);
+  const std::int64_t tiles = round_up(std::max<std::int64_t>(1, tiles_of(p, c.block_n, piece)), piece);
+  if (groups_of(p, sharing_of(p, c)) > cuda::kMaxPosition / tiles)
     return refuse(groups_of(p, sharing_of(p, c)), " K/V heads have too many tiles of ", c.block_n,
                   " keys for 32-bit indices");
   return c;
@@ -227,7 +248,8 @@ Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
           .lead = 0,
           .co_scheduled = heads,
           .own_blocks = c.row_blocks,
-          .partials = c.turns == 1};
+          .partials = c.turns == 1,
+          .by_tiles = c.piece != 0 && !c.row_blocks};
 }
 DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Sharing& sharing, const Share& share,
                             const cuda::Part& part) {

@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::config.all_threads(),
     if (p.concurrent) let_next_kernel_start();
   }
   const Line line(p);
-  const i32 block = line_block(p), end = line.begin(block + 1);
-  Segment segment = line.first(line.begin(block), end);
+  i32 end;
+  Segment segment = line.open(line_block(p), end);
   if constexpr (kWgmma) {
     take_group_turns<kTurns>(sm, p, line, segment, end);
   } else if constexpr (kTurns > 1) {

@@ -14,7 +14,7 @@ struct DecodeConfig {
   int halves;       // warps of a team that hold the same rows: each computes S, and some columns of O
   int block_n;      // keys of a tile
   int slots;        // tiles of K or V of a team in shared memory
-  int piece;        // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
+  int piece;        // tiles of a chunk of keys, the same in every batch, which one CTA has; 0: keys are cut anywhere
   int copy_bytes;   // bytes of K, V and Q copied at once: what strides and pointers are multiples of
   bool even;        // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;     // weights refer to DecodeParams::phi in place of the rows' maxima
@@ -135,6 +135,7 @@ struct DecodeParams : ForwardParams {
   Divisor by_row_groups, by_co_scheduled;
   int groups;  // of a sequence
   int lead;    // steps that beginning with a group counts as, where all work is cut into equal parts
+  int pieces;  // of a group, at most
 };
 
 }  // namespace onepass::decode

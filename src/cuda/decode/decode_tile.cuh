@@ -17,10 +17,11 @@ constexpr bool kRowBlocks = false;                                              
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr bool kWgmma = config.wgmma;
-constexpr i32 kCopiers = config.copiers();  // threads that copy a tile
-constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
+constexpr i32 kCopiers = config.copiers();      // threads that copy a tile
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
+constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1;
+constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
 // With one result, a team's keys are runs of 64, and it takes every fourth run (every kParts-th) of a piece. A team
 // with turns takes those of kTurns teams, one team's after the other's.
 constexpr i32 kTurns = config.turns, kParts = kShare * kTurns;

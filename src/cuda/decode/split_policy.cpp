@@ -14,7 +14,7 @@ static_assert(kUnifiedReach == kUnifiedRange);  // for cuda/plain, too
 constexpr double kBusy = 0.9;  // share of the multiprocessors, if every group is split into the same number of parts
 
 bool lengths_vary(const Problem& p) { return p.varlen || p.seqused; }
-std::int64_t steps_of(const Problem& p, const Sharing& s) {
+std::int64_t pieces_of(const Problem& p, const Sharing& s) {  // of a group, at most
   const int piece = std::max(1, s.piece);
   if (s.own_blocks) return ceil_div(p.seq_k, std::int64_t{piece} * s.block_n);
   return ceil_div(tiles_of(p, s.block_n, piece), piece);
@@ -22,8 +22,8 @@ std::int64_t steps_of(const Problem& p, const Sharing& s) {
 // Partial results at most: pieces have one each, else every block has two.
 std::int64_t slots_of(const Problem& p, const Sharing& s, int blocks) {
   if (!s.partials) return 0;
-  if (s.own_blocks) return blocks * std::max<std::int64_t>(1, steps_of(p, s));
-  return s.co_scheduled * (s.piece == 0 ? 2 * blocks : groups_of(p, s) * std::max<std::int64_t>(1, steps_of(p, s)));
+  if (s.own_blocks) return blocks * std::max<std::int64_t>(1, pieces_of(p, s));
+  return s.co_scheduled * (s.piece == 0 ? 2 * blocks : groups_of(p, s) * std::max<std::int64_t>(1, pieces_of(p, s)));
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {
   const std::int64_t rounds = ceil_div(groups, most), blocks = groups / rounds;
   if (s.lead > 0 && !lengths_vary(p) && groups % rounds == 0 && blocks >= kBusy * static_cast<double>(most))
     return {static_cast<int>(blocks), 0, true};
-  return {static_cast<int>(std::min<std::int64_t>(groups * std::max<std::int64_t>(1, steps_of(p, s)), most)), 0};
+  return {static_cast<int>(std::min<std::int64_t>(groups * std::max<std::int64_t>(1, pieces_of(p, s)), most)), 0};
 }
 
 DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::TileShape& tile, const Share& share,
@@ -88,7 +88,12 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   d.by_heads = Divisor::of(std::max(1, d.groups));
   d.blocks = share.blocks;
   d.splits = share.splits;
-  d.steps = static_cast<int>(std::max<std::int64_t>(1, steps_of(p, s)));
+  d.pieces = static_cast<int>(std::max<std::int64_t>(1, pieces_of(p, s)));
+  d.steps = d.pieces;
+  if (s.by_tiles)  // every piece counts as a whole one where each has a block
+    d.steps = groups_of(p, s) * d.pieces <= share.blocks
+                  ? d.pieces * s.piece
+                  : static_cast<int>(std::max<std::int64_t>(1, tiles_of(p, s.block_n, s.piece)));
   d.lead = share.splits == 0 ? s.lead : 0;
   d.by_steps = Divisor::of(d.steps + d.lead);
   d.by_splits = Divisor::of(std::max(1, d.splits));

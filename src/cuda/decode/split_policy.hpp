@@ -12,13 +12,14 @@ inline constexpr int kMaxRows = 64;
 struct Sharing {
   int rows;                 // of a partial result
   int block_n;              // keys of a tile
-  int piece;                // tiles of a chunk of work, the same in every batch; 0: all CTAs get the same number
+  int piece;                // tiles of a chunk of keys, the same in every batch; 0: keys are cut anywhere
   int min_tiles;            // of a block: fewer are not worth a merge
   int row_blocks = 1;       // of a K/V head
   int lead = 0;             // steps that beginning with a group takes as long as; 0 if there are pieces
   int co_scheduled = 1;     // of these, or of K/V heads: a group, whose CTAs walk along the keys at the same time
   bool own_blocks = false;  // row blocks have the keys that they see, and a CTA each (DecodeConfig::row_blocks)
   bool partials = true;     // pieces have partial results in the workspace
+  bool by_tiles = false;    // steps are tiles, though there are pieces
 };
 
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A

@@ -3,147 +3,18 @@
 // A group is the rows of one K/V head of one sequence, or of `co_scheduled` heads: neighbouring CTAs have the same
 // segments, a head each, and read the same pages at the same time. Where a kernel has blocks of kRows rows
 // (kRowBlocks), a group is `co_scheduled` of these blocks, and the keys that one of them reads are in L2 for the
-// others. A group's work is the tiles of keys that any of the head's rows sees. All groups' tiles in order, or their
-// pieces of config.piece tiles, are the steps of a line, which is cut into as many equal parts as there are CTAs; or
-// every group's steps are (DecodeParams::splits), where that leaves few multiprocessors without work. So a block works
-// on segments: runs of steps of one group. A group that several blocks work on has partial results, which the last of
-// them merges.
+// others. A group's work is the tiles of keys that any of the head's rows sees. All groups' tiles in order, or runs of
+// kStepTiles of them, are the steps of a line, which is cut into as many equal parts as there are CTAs; or every
+// group's steps are (DecodeParams::splits), where that leaves few multiprocessors without work. So a block works on
+// segments: runs of steps of one group. A group that several blocks work on has partial results, which the last of them
+// merges. With pieces of kPieceSteps steps, a segment is one of them, and a block has those whose middles are in its
+// part. Where there are enough blocks for all pieces, each has one: a short piece then counts as a whole one.
 //
 // The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
 #pragma once
-#include "cuda/attention/tile_scheduler.cuh"
-#include "cuda/decode/decode_config.hpp"
+#include "cuda/decode/partition/groups.cuh"
 
 namespace onepass::decode {
-
-// This CTA's place among those that share a segment, and the segment's place among all.
-// An FP8 cache with a softcap and ALiBi has no register left for heads that read together: 7 loads spilled.
-constexpr bool kCoScheduled =
-    kRowBlocks || (kLengthsVary && !kOwnBlocks && !kOneSegment &&
-                   !(features.keys == ScalarType::e4m3 && features.softcap && features.alibi));
-DEV i32 blocks_co_scheduled(const DecodeParams& p) { return kCoScheduled ? p.co_scheduled : 1; }
-DEV i32 line_block(const DecodeParams& p) {
-  const i32 block = static_cast<i32>(blockIdx.x);
-  return kCoScheduled ? p.by_co_scheduled(block) : block;
-}
-DEV i32 own_member(const DecodeParams& p) {
-  return static_cast<i32>(blockIdx.x) - line_block(p) * blocks_co_scheduled(p);
-}
-
-// States of parts of a row's keys join one at a time, in order: combine.cuh.
-constexpr bool kChained = config.piece != 0 && !kRowBlocks;
-
-// Steps that beginning with a group counts as, where all work is cut into equal parts.
-DEV i32 lead_of(const DecodeParams& p) { return kRowBlocks ? p.lead : kGroupLead; }
-
-struct Group {
-  i32 number = 0, batch = 0, head = 0;  // head: of K and V, or of its groups of row blocks, or of the groups of heads
-  i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
-  i32 first_tile = 0, tiles = 0;  // of the sequence
-  i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
-  i32 unit = 0, row = 0;          // kOwnBlocks: the block's number among those of all sequences, and its first row
-
-  DEV i32 end() const { return step + steps; }
-  DEV i32 kv_head(const DecodeParams& p) const {
-    return kRowBlocks ? p.by_row_groups(head) : head * blocks_co_scheduled(p) + own_member(p);
-  }
-  DEV i32 first_row(const DecodeParams& p) const {  // this block's, of those of the K/V head
-    if constexpr (kOwnBlocks) return row;
-    return kRowBlocks ? ((head - kv_head(p) * p.row_groups) * p.co_scheduled + own_member(p)) * kRows : 0;
-  }
-  DEV i32 rows(const DecodeParams& p) const {
-    const i32 all = seq_q * p.heads_per_kv;
-    return kRowBlocks || kOwnBlocks ? min(all - first_row(p), kRows) : all;
-  }
-  // The query tokens of the rows.
-  DEV i32 first_token(const DecodeParams& p) const { return kOwnBlocks ? p.by_rows_of_head(row) : 0; }
-  DEV i32 end_token(const DecodeParams& p) const {
-    return kOwnBlocks ? p.by_rows_of_head(row + max(rows(p), 1) - 1) + 1 : seq_q;
-  }
-  DEV WorkTile work_tile(i32 query_head) const {
-    WorkTile x;
-    x.row = 0, x.head = query_head, x.batch = batch, x.map_batch = features.packed ? 0 : batch;
-    x.q_begin = q_begin, x.k_begin = k_begin, x.seq_q = seq_q, x.seq_k = seq_k;
-    return x;
-  }
-};
-
-struct Segment {
-  Group group;
-  i32 step = 0, steps = 0;  // on the line; no steps: the end of the block's work
-  DEV void store(u32 to) const {
-    store_four(to, group.number, group.batch, group.head, group.q_begin);
-    store_four(to + 16, group.k_begin, group.seq_q, group.seq_k, group.first_tile);
-    store_four(to + 32, group.tiles, group.step, group.steps, step);
-    store_word(to + 48, steps);
-    if constexpr (kOwnBlocks) store_word(to + 52, group.unit), store_word(to + 56, group.row);
-  }
-  static DEV Segment load(u32 from) {
-    Segment s;
-    load_four(from, s.group.number, s.group.batch, s.group.head, s.group.q_begin);
-    load_four(from + 16, s.group.k_begin, s.group.seq_q, s.group.seq_k, s.group.first_tile);
-    load_four(from + 32, s.group.tiles, s.group.step, s.group.steps, s.step);
-    s.steps = load_word(from + 48);
-    if constexpr (kOwnBlocks) s.group.unit = load_word(from + 52), s.group.row = load_word(from + 56);
-    return s;
-  }
-  DEV bool whole() const { return steps == group.steps; }
-  DEV i32 tile() const { return group.first_tile + (step - group.step) * kStepTiles; }
-  DEV i32 end_tile() const { return min(tile() + steps * kStepTiles, group.first_tile + group.tiles); }
-};
-
-// Sets tiles and steps of a group, which follow from the sequence's length.
-DEV void measure(const DecodeParams& p, Group& g) {
-  const Band32::Range keys = band_of(p, g.seq_q, g.seq_k).key_range(g.first_token(p), g.end_token(p));
-  g.first_tile = keys.lo / (kBlockN * kStepTiles) * kStepTiles;
-  g.tiles = (keys.hi + kBlockN - 1) / kBlockN - g.first_tile;
-  g.steps = max(1, (g.tiles + kStepTiles - 1) / kStepTiles);
-}
-DEV void take_lengths(const DecodeParams& p, Group& g) {
-  if constexpr (kOwnBlocks) g.batch = p.by_row_groups(g.unit), g.row = (g.unit - g.batch * p.row_groups) * kRows;
-  g.seq_q = p.seq_q;
-  if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
-  if constexpr (features.shared()) g.seq_q = p.own_rows(g.seq_q);
-  WorkTile x;
-  x.batch = g.batch;
-  find_keys(p, x);
-  g.k_begin = x.k_begin, g.seq_k = x.seq_k;
-  measure(p, g);
-}
-// The unit that the line is made of: a sequence, or with kOwnBlocks a block of its rows.
-DEV i32& line_unit(Group& g) { return kOwnBlocks ? g.unit : g.batch; }
-DEV i32 line_units(const DecodeParams& p) { return kOwnBlocks ? p.batch * p.row_groups : p.batch; }
-// Units that are not on the line.
-DEV bool is_left_out(const DecodeParams& p, const Group& g) {
-  return kOwnBlocks ? g.rows(p) <= 0 : features.shared() && g.seq_q == 0;
-}
-struct StepsOfSequence {  // of one of its groups
-  const DecodeParams& p;
-  DEV i32 operator()(i32 unit) const {
-    Group g;
-    line_unit(g) = unit;
-    take_lengths(p, g);
-    return is_left_out(p, g) ? 0 : (g.steps + lead_of(p)) * p.groups;
-  }
-};
-
-// A sequence with more rows, in steps of this kernel that take as long: a multiprocessor multiplies a row with
-// kProducts keys in the time in which it reads a byte of each element of K and V of one key.
-struct StepsOfOthers {
-  static constexpr float kProducts = 60.0f, kMost = 1 << 18;
-  const DecodeParams& p;
-  DEV i32 operator()(i32 batch) const {
-    const i32 rows = p.cu_q[batch + 1] - p.cu_q[batch];
-    if (p.most_rows == 0 || rows <= p.most_rows) return 0;
-    WorkTile x;
-    x.batch = batch;
-    find_keys(p, x);
-    const float seq_k = static_cast<float>(x.seq_k), seq_q = static_cast<float>(rows),
-                seen = features.bounded_right ? fmaxf(seq_k - 0.5f * seq_q, 0.5f * seq_k) : seq_k;
-    const float products = seen * seq_q * static_cast<float>(p.heads_per_kv * p.groups);
-    return static_cast<i32>(fminf(products / (kProducts * bytes_of(features.keys) * kBlockN * kStepTiles), kMost));
-  }
-};
 
 // Called by whole warps.
 struct Line {
@@ -156,12 +27,20 @@ struct Line {
 
   DEV explicit Line(const DecodeParams& params) : p(params) {
     if constexpr (kLengthsVary) {
+      pattern.set_granule(kPieceSteps);
       steps = sequences().all();
+      if (kHasGranule && steps > p.blocks * kPieceSteps) pattern.set_granule(1), steps = sequences().all();
     } else {
       take_lengths(p, pattern);
+      if constexpr (kPieceSteps > 1) pattern.steps = p.steps;
       steps = (pattern.steps + lead_of(p)) * p.groups * p.batch;
     }
-    if (cut_evenly(p)) {
+    if constexpr (kPieceSteps > 1) {
+      const i32 most = (steps + (kPieceSteps - 1) * p.batch * p.groups) / kPieceSteps;  // pieces
+      blocks = pattern.granule() > 1 ? steps / kPieceSteps : kLengthsVary ? min(most, p.blocks) : p.blocks;
+      span = steps, parts = max(blocks, 1);
+      each = span / parts, rest = span - each * parts;
+    } else if (cut_evenly(p)) {
       blocks = p.blocks, span = pattern.steps, parts = p.splits;
       each = p.each, rest = p.rest;
     } else {
@@ -183,7 +62,7 @@ struct Line {
     store_four(to.at, steps, blocks, span, parts);
     store_word(to.at + 16, each), store_word(to.at + 20, rest);
   }
-  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p}, line_units(p)}; }
+  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p, pattern}, line_units(p)}; }
   // The first step of a CTA, which with kOwnBlocks has whole groups.
   DEV i32 begin(i32 block) const {
     const i32 step = begin_of(block);
@@ -200,8 +79,32 @@ struct Line {
     const i32 spans = cut_evenly(p) ? p.by_splits(block) : 0, part = block - spans * parts;
     return spans * span + part * each + min(part, rest);
   }
-  // The blocks that work on a group, and how many.
-  DEV i32 first_block(const Group& g) const { return cut_evenly(p) ? g.number * parts : block_of(g.step); }
+  // A block's first segment, and the end of its steps.
+  DEV Segment open(i32 block, i32& end) const {
+    if constexpr (kPieceSteps == 1) {
+      end = begin(block + 1);
+      return first(begin(block), end);
+    }
+    const i32 from = begin_of(block);
+    end = begin_of(block + 1);
+    if (from >= steps) return {};
+    Group g = group_of(from);
+    const i32 step = whole_pieces(g, from);
+    if (end < steps) end = whole_pieces(end <= g.end() ? g : group_of(end), end);
+    if (step >= end) return {};
+    return segment(step == g.end() ? after(g) : g, step, end);
+  }
+  // A group's pieces from a block's first one up to this one of the block.
+  DEV i32 pieces_up_to(const Segment& s, i32 block) const {
+    const i32 from = begin_of(block);
+    const i32 own = from <= s.group.step ? s.group.step : whole_pieces(s.group, from);
+    return (s.step - own) / kPieceSteps + 1;
+  }
+  // The blocks that work on a group, and how many; with pieces some may have none of it.
+  DEV i32 first_block(const Group& g) const {
+    if constexpr (kPieceSteps > 1) return block_of(middle(g, 0));
+    return cut_evenly(p) ? g.number * parts : block_of(g.step);
+  }
   DEV i32 blocks_of(const Group& g) const {
     return cut_evenly(p) ? parts : block_of(g.end() - 1) - block_of(g.step) + 1;
   }
@@ -256,7 +159,9 @@ struct Line {
   // The segment from step `at` on, for a CTA whose steps end at `end`. A group's lead steps come before its own; a
   // split inside them counts as one before its first step.
   DEV Segment segment(const Group& group, i32 at, i32 end) const {
-    const i32 step = max(at, group.step), most = config.piece != 0 ? 1 : group.end() - step;
+    const i32 step = max(at, group.step), most = kPieceSteps > 1     ? min(kPieceSteps, group.end() - step)
+                                                 : config.piece != 0 ? 1
+                                                                     : group.end() - step;
     return {group, step, max(min(most, end - step), 0)};
   }
   DEV Segment first(i32 step, i32 end) const { return step < end ? segment(group_of(step), step, end) : Segment{}; }
@@ -267,6 +172,15 @@ struct Line {
   }
 
  private:
+  // The step of a group's piece whose block has the piece.
+  static DEV i32 middle(const Group& g, i32 piece) {
+    return g.step + piece * kPieceSteps + min(kPieceSteps, g.steps - piece * kPieceSteps) / 2;
+  }
+  // The first step of the pieces from `step` of a group on, for the block that begins there.
+  static DEV i32 whole_pieces(const Group& g, i32 step) {
+    const i32 piece = (step - g.step) / kPieceSteps, ahead = piece + (step > middle(g, piece));
+    return step >= g.end() ? g.end() : min(g.step + ahead * kPieceSteps, g.end());
+  }
   // How many of all blocks work, so that a prefill kernel that runs beside this one ends with it on the others. Memory
   // is read at 92 % of its speed by two thirds of the multiprocessors, and by fewer at much less.
   DEV i32 blocks_beside(i32 all) const {

@@ -11,7 +11,7 @@ constexpr i32 kRows = kMlaRows, kBlockN = kMlaKeys;
 constexpr bool kRowBlocks = true;
 constexpr i32 kThreads = kMlaConsumers, kWarps = kThreads / 32;  // that hold rows; the producer's stand behind them
 constexpr i32 kRepairWarps = kWarps;
-constexpr i32 kStepTiles = config.piece != 0 ? config.piece : 1;
+constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1, kStepTiles = kPieceTiles;
 constexpr i32 kGroupLead = 0;  // DecodeParams::lead is, which even parts do without
 constexpr bool kLengthsVary = features.own_lengths(), kOneSegment = false, kFp8Keys = false, kUnified = false,
                kAlignedRows = true, kStoredTrees = true, kOwnBlocks = false;
