@@ -25,13 +25,14 @@ from ._torch_second import no_forward_mode
 
 def forward(c: Any, return_max: Any) -> tuple[Any, ...]:
     """(out, lse, row maxima or None, entropies) of a Call. torch.compile breaks its graph here."""
-    c = _autocast(c)._replace(return_lse=True, return_max=bool(return_max))
     function = torch.compiler.disable(_applied) if "torch._dynamo" in sys.modules else _applied
-    found: tuple[Any, ...] = function(c)
+    found: tuple[Any, ...] = function(c, return_max)
     return found
 
 
-def _applied(c: Any) -> Any:
+def _applied(c: Any, return_max: Any) -> Any:
+    # PyTorch 2.11 loses elements of a named tuple that _replace made before the graph breaks.
+    c = _autocast(c)._replace(return_lse=True, return_max=bool(return_max))
     return _Entropy.apply(c, *c[: len(DIFFERENTIABLE)])
 
 
