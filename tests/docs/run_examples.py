@@ -5,7 +5,8 @@
     ```python    run
     ```sh        run with `onepass` on PATH, stops at the first command that fails
     ```text output   after one of these: what it must have printed; `...` stands for any text, blanks count as one
-    ```cpp no-test   not run
+    ```cpp no-test   not run; Python is, by tests/python/test_docs.py, where its packages are
+    ```python no-test part   never run: a part of a program
 
 Every block runs alone, in an empty folder in which `demo` is the project's. Other blocks are left alone.
 """

@@ -160,9 +160,9 @@ def test_torch(rng, torch):
         mask = onepass.block_mask("seen[k_index] > 0", 200, 300, mod_buffers={"seen": buffer})
         check(onepass.torch.attention(*plain, block_mask=mask).numpy(), onepass.attention(q, k, v))
     theirs = onepass.torch.create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 200, 300, device="cpu")
-    with pytest.raises(TypeError, match="got PyTorch's BlockMask, which onepass.torch.flex_attention takes"):
+    with pytest.raises(TypeError, match="got PyTorch's BlockMask, which onepass.torch.flex_attention accepts"):
         onepass.torch.attention(*plain, block_mask=theirs)
-    with pytest.raises(TypeError, match="got one of onepass.block_mask, which onepass.torch.attention takes"):
+    with pytest.raises(TypeError, match="got an onepass.BlockMask, which onepass.torch.attention accepts"):
         onepass.torch.flex_attention(*plain, block_mask=mask)
     for first in (torch.inference_mode, fake_tensor.FakeTensorMode):
         mask = onepass.block_mask("q_index >= k_index", 200, 300, mod_buffers={"unread": np.zeros(1, np.int32)})

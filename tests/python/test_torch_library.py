@@ -153,7 +153,7 @@ implementation
 score_mod
 seqused_k must be in the range of int32 (element 0 is 1099511627776)
 sinks must be in the range of float32
-random_seed must be int64 of one element (got float32 of shape [1])
+random_seed must be int64 of one element (got float32 of 1 elements)
 wanted must have 6 elements (got 1)
 wanted asks for dbias, but bias is None
 attention_backward does not support seqused_k
