@@ -103,6 +103,7 @@ TABLES = {
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h100-invariant": gpu.invariant,
     "h100-serving-transformers": lambda: serving_transformers.table(rows_of("h100_serving_transformers")).splitlines(),
+    "h200-serving-kernel": lambda: serving_transformers.table(rows_of("h200_serving_kernel")).splitlines(),
     "h200-vllm": lambda: vllm_speed.table(rows_of("h200_vllm")).splitlines(),
     "h200-vllm-invariant": lambda: vllm_speed.table(rows_of("h200_vllm_invariant")).splitlines(),
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
