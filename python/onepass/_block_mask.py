@@ -208,4 +208,9 @@ def _on_cpu(array: Any) -> Any:
 
 def _of(made: tuple[Any, ...]) -> BlockMask:
     shape, *lists = made
-    return BlockMask(*shape, *(TileLists(np.frombuffer(b, np.int64), np.frombuffer(t, np.int32)) for b, t in lists))
+    return BlockMask(*shape, *(TileLists(_numbers(b, np.int64), _numbers(t, np.int32)) for b, t in lists))
+
+
+def _numbers(x: bytes, dtype: Any) -> Any:
+    """A copy: PyTorch 2.11 cannot compile a function of a read-only array in another object's memory."""
+    return np.frombuffer(x, dtype).copy()
