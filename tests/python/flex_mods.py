@@ -1,7 +1,15 @@
 """score_mods and mask_mods as attention-gym writes them, for PyTorch's flex_attention and onepass's."""
 
-import torch
+import inspect
 
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+NEW_BLOCK_MASKS = pytest.mark.skipif(
+    "separate_full_blocks" not in inspect.signature(create_block_mask).parameters,
+    reason="this PyTorch has the block masks of 2.11",
+)
 HEADS, ROWS, KEYS = 4, 64, 64
 generator = torch.Generator().manual_seed(1)
 
