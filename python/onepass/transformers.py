@@ -63,7 +63,7 @@ def flash_attn_kernel(name: str = "onepass/flash-attn2") -> str:
     Args:
       name: "OWNER/KERNEL". The name of a kernel on the Hub, as "kernels-community/flash-attn2", is then onepass too.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ValueError(f"name must be OWNER/KERNEL (got '{name}')")
     folder = pathlib.Path(__file__).parent / "_hub_kernel"
     others = os.environ.get("LOCAL_KERNELS", "").split(":")

@@ -34,7 +34,7 @@ def test_the_entry_of_the_environment(name):
     assert os.environ["LOCAL_KERNELS"] == f"{first}:{second}"
     assert onepass.transformers.flash_attn_kernel("kernels-community/flash-attn2") == "kernels-community/flash-attn2"
     assert len(os.environ["LOCAL_KERNELS"].split(":")) == 3
-    for wrong in ("", "flash-attn2", "a/b/c", "a/b=c", "a/b:c"):
+    for wrong in (3, None, "", "flash-attn2", "a/b/c", "a/b=c", "a/b:c"):
         with pytest.raises(ValueError, match="name must be OWNER/KERNEL"):
             onepass.transformers.flash_attn_kernel(wrong)
 
