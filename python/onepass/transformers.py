@@ -57,8 +57,8 @@ def serving(model: Any) -> Iterator[Any]:
 def flash_attn_kernel(name: str = "onepass/flash-attn2") -> str:
     """Makes onepass the kernel ``name`` of Hugging Face's ``kernels`` in this process, and returns the name.
 
-    ``attn_implementation=flash_attn_kernel()`` then calls onepass as transformers calls flash-attn 2: its block tables
-    and, on CUDA, its graphs and asynchronous batches work. ``kernels`` reads LOCAL_KERNELS, which gets an entry.
+    ``attn_implementation=flash_attn_kernel()`` then calls onepass as transformers calls flash-attn 2, in continuous
+    batching too. ``kernels`` reads LOCAL_KERNELS of the environment, which gets an entry.
 
     Args:
       name: "OWNER/KERNEL". The name of a kernel on the Hub, as "kernels-community/flash-attn2", is then onepass too.

@@ -21,6 +21,7 @@ def words_of(
     softcap: float,
     alibi_slopes: Tensor | None,
     deterministic: bool,
+    sinks: Tensor | None = None,
 ) -> dict[str, Any]:
     """onepass's arguments from flash-attn's."""
     if isinstance(window_size, torch.Tensor):
@@ -32,6 +33,7 @@ def words_of(
         "scale": softmax_scale,
         "softcap": max(softcap, 0.0),  # there <= 0 is none
         "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
         "dropout_p": dropout_p,
         "deterministic": deterministic,
     }

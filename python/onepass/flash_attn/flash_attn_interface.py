@@ -45,8 +45,7 @@ def flash_attn_func(
       out ``[batch, seq_q, heads, dim_v]``; with return_attn_probs ``(out, lse, None)``: lse ``[batch, heads, seq_q]``,
       +inf in rows that see no key, and no probabilities, which onepass never has.
     """
-    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
-    words["sinks"] = s_aux
+    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if not return_attn_probs:
         return onepass.torch.attention(q, k, v, **words).transpose(1, 2)
@@ -116,13 +115,12 @@ def flash_attn_varlen_func(
     Returns:
       out ``[total_q, heads, dim_v]``; with return_attn_probs ``(out, lse, None)``, lse ``[heads, total_q]``.
     """
-    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    words = words_of(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux)
     if block_table is None:
         words["cu_seqlens_k"] = cu_seqlens_k
     else:
         words |= {"seqused_k": cu_seqlens_k.diff(), "page_table": block_table}
     words |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": bound(max_seqlen_q), "max_seqlen_k": bound(max_seqlen_k)}
-    words["sinks"] = s_aux
     attention = onepass.torch.attention if block_table is None else to_pages
     result = attention(q, k, v, **words, return_lse=return_attn_probs)
     return (result[0], their_lse(result[1]), None) if return_attn_probs else result
@@ -205,7 +203,7 @@ def flash_attn_with_kvcache(
         raise TypeError(f"cache_seqlens must be an int or an int32 tensor [batch] (got {type(cache_seqlens).__name__})")
     rotary = Rotary(rotary_cos, rotary_sin, rotary_interleaved)
     place = Place(cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
-    words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False) | {"sinks": s_aux}
+    words = words_of(0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False, s_aux)
     result = with_cache(q, k_cache, v_cache, k, v, words, rotary, place, return_lse=return_softmax_lse)
     return (result[0], their_lse(result[1])) if return_softmax_lse else result
 
