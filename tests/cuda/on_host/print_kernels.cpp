@@ -29,6 +29,8 @@ namespace {
 using namespace onepass;
 
 constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
+// The same by the kernel's name: on 8.6, 8.9 and 12.0, or on Hopper.
+int shared_bytes(const std::string& name) { return name.starts_with("ada_") ? 101376 : kSharedBytes; }
 constexpr int kMultiprocessors = 132;
 
 cuda::KernelProgram program_of(const std::string& family, const std::string& name, const Problem& p) {
@@ -40,7 +42,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   }
   if (family == "sm80b") {
     const BackwardFeatures f = cuda::backward_features_of(p);
-    const sm80::BackwardConfig c = sm80::select_config(p, f, kSharedBytes).value();
+    const sm80::BackwardConfig c = sm80::select_config(p, f, shared_bytes(name)).value();
     return sm80::program_of(f, sm80::shape_of(p, c), c, "sm_90", cuda::mods_source(p, 1));
   }
   if (family == "jvp")

@@ -19,16 +19,31 @@ struct TileConfig {
   Extras extras;
   int warps, row_tiles, share, block_m, stages, blocks;
   bool apart = false;
+  bool held = false;  // where a CTA has at most kLittle, for copies of 16 bytes, an even dim_v and one part of dO
+  int pieces = 1;
 };
+constexpr int kLittle = 99 * 1024;  // shared memory of a CTA, on 8.6, 8.9 and 12.0
 constexpr TileConfig kConfigs16[] = {
     // dims       extras | warps row tiles share | m stages | blocks
-    {64, 64, kBands, 4, 2, 1, 32, 2, 2},       {64, 64, kAll, 4, 1, 1, 32, 2, 2},
-    {128, 128, kTerms, 4, 2, 2, 64, 2, 2},     {128, 128, kTerms, 8, 2, 2, 64, 2, 1, true},
-    {128, 128, kAll, 8, 2, 4, 64, 2, 1, true}, {128, 128, kAll, 8, 2, 4, 64, 1, 1, true},
-    {256, 256, kAll, 8, 2, 4, 64, 2, 1, true}, {256, 256, kAll, 8, 2, 4, 64, 1, 1, true},
-    {256, 256, kAll, 8, 1, 2, 32, 1, 1},       {256, 256, kAll, 4, 1, 2, 32, 1, 1},
-    {576, 512, kAll, 8, 1, 2, 32, 1, 1},       {576, 512, kAll, 4, 1, 2, 32, 1, 1},
-    {576, 512, kAll, 2, 1, 2, 32, 1, 1},       {576, 512, kAll, 2, 1, 2, 16, 1, 1},
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2},
+    {64, 64, kBands, 4, 2, 1, 32, 2, 2, false, true},
+    {64, 64, kAll, 4, 2, 1, 32, 2, 2, false, true, 2},
+    {64, 64, kAll, 4, 1, 1, 32, 2, 2},
+    {128, 128, kTerms, 4, 2, 2, 64, 2, 2},
+    {128, 128, kTerms, 8, 2, 2, 64, 2, 1, true},
+    {128, 128, kBands, 8, 2, 2, 64, 1, 1, true, true},
+    {128, 128, kAll, 8, 2, 2, 64, 1, 1, true, true, 2},
+    {128, 128, kAll, 8, 2, 4, 64, 2, 1, true},
+    {128, 128, kAll, 8, 2, 4, 64, 1, 1, true},
+    {256, 256, kAll, 8, 2, 4, 64, 2, 1, true},
+    {256, 256, kAll, 8, 2, 4, 64, 1, 1, true},
+    {256, 256, kAll, 8, 2, 4, 32, 2, 1, true, true},
+    {256, 256, kAll, 8, 1, 2, 32, 1, 1},
+    {256, 256, kAll, 4, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 8, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 4, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 2, 1, 2, 32, 1, 1},
+    {576, 512, kAll, 2, 1, 2, 16, 1, 1},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims    extras | warps row tiles share | m stages | blocks
@@ -78,8 +93,9 @@ class State final : public cuda::KernelState {
   std::string describe() const override {
     const BackwardConfig& c = config_;
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
-                c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_, " bytes of shared memory", cuda::packing_of(*problem, *seen_), backward_.order());
+                c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.held ? "V in registers, " : "",
+                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory",
+                cuda::packing_of(*problem, *seen_), backward_.order());
   }
 
  private:
@@ -137,8 +153,12 @@ Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures&
          .blocks = t.blocks,
          .copy_bytes = 16,
          .apart = t.apart,
-         .pairs = false};
+         .pairs = false,
+         .held = t.held,
+         .pieces = t.pieces};
     set_alignment(p, f, c);
+    if (c.held && (shared_bytes > kLittle || c.copy_bytes < 16 || a.dim_v % 2 != 0 || layout_of(f, c).dout_parts == 2))
+      return false;
     return a.dim_qk <= t.dim_qk && a.dim_v <= t.dim_v &&
            std::max(extras_of(a, c.copy_bytes), f.deterministic ? kBands : kPlain) <= t.extras &&
            t.blocks * (layout_of(f, c).total + kReserved) <= shared_bytes + kReserved;

@@ -13,62 +13,10 @@
 // The products are those of the file that the config includes. attention/backward_pre.cuh comes before this kernel, and
 // attention/backward/post.cuh after it. README.md has the schedule and the budgets.
 #pragma once
+#include "cuda/sm80/backward/differentiate.cuh"
 #include "cuda/sm80/backward/epilogue.cuh"
-#include "cuda/sm80/backward/pass.cuh"
 
 namespace onepass::sm80 {
-
-// A step of a warp: dV and dK of its keys, and dS for dQ. Warps that share keys hand each other parts of P and dS.
-DEV void differentiate(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, bool seen,
-                       float (&dk)[kRowTiles][kKSums], float (&dv)[kRowTiles][kVSums], SlopeSums& slopes) {
-  const u32 ds = sm + kLayout.ds, weights = sm + kLayout.weights;
-  const auto each_dout = [&](const auto& add) {
-#pragma unroll
-    for (i32 i = 0; i < kLayout.dout_parts; ++i) add(step.dout(sm) + i * kLayout.dout_bytes);
-  };
-  // P of the others: at once, or behind the barrier of dS if that has a place of its own.
-  constexpr bool kLater = config.apart && backward_features.dv && backward_features.scores();
-  const auto stored_weights = [&] {
-    each_dout([&](u32 rows) { multiply_stored<kLayout.v_pitch>(weights, dv, rows); });
-  };
-  const auto on_weights = [&](const Weights<kPartM>(&w)[kRowTiles]) {
-    if constexpr (!backward_features.dv) return;
-    if constexpr (kRowParts > 1) store_part(weights, w);
-    each_dout([&](u32 rows) { multiply_own<kLayout.v_pitch>(dv, w, rows); });
-    if constexpr (!kLater) {
-      meet_sharers();
-      stored_weights();
-    }
-  };
-  const auto on_ds = [&](const Weights<kPartM>(&w)[kRowTiles]) {
-    if constexpr (backward_features.dv && !kLater) meet_sharers();  // P, in the same place, has been read
-    if constexpr (backward_features.dq || kRowParts > 1) store_part(ds, w);
-    if constexpr (backward_features.dk) multiply_own<kLayout.qk_pitch>(dk, w, step.q(sm));
-  };
-  if (seen) {
-    pass<backward_features.scores()>(
-        p, sm, work, step, on_weights, [&](const KeyScores& scores, i32 r) { return slopes.adder(scores, r); }, on_ds);
-  } else if constexpr (backward_features.dq) {
-    const Weights<kPartM> none[kRowTiles] = {};
-    store_part(ds, none);
-  }
-  if constexpr (backward_features.dq)
-    __syncthreads();  // dS is whole
-  else if constexpr (backward_features.dk || kLater)
-    meet_sharers();
-  if constexpr (kLayout.late_statistics) {
-    const KeyTile x = tile_in_hand(work, p);
-    copy_statistics(sm, p, x, step.next(p, x));
-    copies_commit();
-  }
-  const auto dq = [&] {
-    if constexpr (backward_features.dq) add_dq(p, sm, tile_in_hand(work, p), step);
-  };
-  if constexpr (!kLater) dq();
-  if constexpr (kLater) stored_weights();
-  if constexpr (backward_features.dk) multiply_stored<kLayout.qk_pitch>(ds, dk, step.q(sm));
-  if constexpr (kLater) dq();
-}
 
 // Every warp of the CTA works on the tile of keys at `work`; `meanwhile` is called while the first copies are under
 // way. A turn of the loop, in the order of time; with one stage, the copies of block i begin before the wait:
@@ -91,26 +39,39 @@ DEV void attend(u32 sm, u32 work, const BackwardParams& p, const Meanwhile& mean
   if constexpr (backward_features.dslopes) slopes.open(p, tile());
   copy_keys(sm, p, tile());
   RowStep step = first_step(p, tile());
-  if constexpr (kStages == 2) copy_queries(sm, p, tile(), step);
-  if constexpr (kStages == 2 || kLayout.late_statistics) copy_statistics(sm, p, tile(), step);
+  constexpr bool kByKeys = kKeyParts > 1;  // a step copies what the next one reads
+  if constexpr (kStages == 2 || kByKeys) copy_queries(sm, p, tile(), step);
+  if constexpr (kStages == 2 || kByKeys || kLayout.late_statistics) copy_statistics(sm, p, tile(), step);
   copies_commit();
+  HeldValues values;
+  values.load(p, tile());
   meanwhile();
+  if constexpr (kByKeys && kStages == 2) {
+    copies_wait<0>();
+    __syncthreads();
+  }
 #pragma unroll 1
   while (step.exists(p, tile())) {
-    if constexpr (kStages == 1) {
+    if constexpr (kStages == 1 && !kByKeys) {
       __syncthreads();  // all reads of the last step's blocks are done
       copy_queries(sm, p, tile(), step);
       if constexpr (!kLayout.late_statistics) copy_statistics(sm, p, tile(), step);
       copies_commit();
     }
-    copies_wait<0>();
-    __syncthreads();
-    if constexpr (kStages == 2) {
-      copy_queries(sm, p, tile(), step.next(p, tile()));
-      if constexpr (!kLayout.late_statistics) copy_statistics(sm, p, tile(), step.next(p, tile()));
-      copies_commit();
+    if constexpr (kStages == 1 || !kByKeys) {
+      copies_wait<0>();
+      __syncthreads();
     }
-    differentiate(p, sm, work, step, kRowParts > 1 || sees(p, tile(), step), dk, dv, slopes);
+    if constexpr (kByKeys) {
+      differentiate_by_keys(p, sm, work, step, values, dk, dv, slopes);
+    } else {
+      if constexpr (kStages == 2) {
+        copy_queries(sm, p, tile(), step.next(p, tile()));
+        if constexpr (!kLayout.late_statistics) copy_statistics(sm, p, tile(), step.next(p, tile()));
+        copies_commit();
+      }
+      differentiate(p, sm, work, step, kRowParts > 1 || sees(p, tile(), step), values, dk, dv, slopes);
+    }
     const RowStep next = step.next(p, tile());
     if constexpr (backward_features.dslopes) slopes.flush(p, tile(), step, next);
     step = next;

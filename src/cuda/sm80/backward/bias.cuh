@@ -32,13 +32,13 @@ struct BiasTile {  // what it spans; of a dimension along which the bias is repe
 
 // A lane's sums of the gradients of its scores.
 struct BiasSums {
-  float of[kRowTiles][kPartM / 2];
+  float of[kScoreTiles][kPartM / 2];
   struct Adder {
     float (&sum)[kPartM / 2];
     mutable i32 at = 0;  // scores come in order
     DEV void operator()(i32, i32, float gradient) const { sum[at++] += gradient; }
   };
-  DEV Adder adder(i32 r) { return {of[r]}; }
+  DEV Adder adder(i32 r, u32 piece) { return {of[r], static_cast<i32>(rows_before(piece) / 2)}; }
 };
 
 // All blocks of query rows of one head against one tile of keys, as far as the tile of the bias has them.
@@ -49,6 +49,8 @@ DEV void add_rows(const BackwardParams& p, u32 sm, const BiasTile& t, const KeyT
   __syncthreads();  // all reads of the previous tile are done
   if (opaque_thread() == 0) store_tile(work, x);
   copy_keys(sm, p, x);
+  HeldValues values;
+  values.load(p, x);
 #pragma unroll 1
   for (i32 m = from; m < to; ++m) {
     const RowStep step{head, m, 0};
@@ -59,8 +61,12 @@ DEV void add_rows(const BackwardParams& p, u32 sm, const BiasTile& t, const KeyT
     copies_wait<0>();
     __syncthreads();
     if (!sees(p, tile_in_hand(work, p), step)) continue;
-    const auto nothing = [](const Weights<kPartM>(&)[kRowTiles]) {};
-    pass<true>(p, sm, work, step, nothing, [&](const KeyScores&, i32 r) { return sums.adder(r); }, nothing);
+    const auto nothing = [](const auto&...) {};
+#pragma unroll
+    for (u32 piece = 0; piece < config.pieces; ++piece)
+      pass<true>(
+          p, sm, work, step, piece, values, nothing, nothing,
+          [&](const KeyScores&, i32 r) { return sums.adder(r, piece); }, nothing);
   }
 }
 
@@ -91,7 +97,7 @@ DEV float over_keys(float x) {
 DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums& sums) {
   constexpr i32 kN = kPartM / 2;
   const u32 lane = opaque_thread() % 32, quad = lane % 4;
-  const i32 first_key = (t.one_n ? t.n * kBlockN : 0) + static_cast<i32>(own_keys());
+  const i32 first_key = (t.one_n ? t.n * kBlockN : 0) + static_cast<i32>(own_score_keys());
   const i32 first_row = (t.one_m ? t.m * kBlockM : 0) + static_cast<i32>(own_row_part()) * kPartM;
   const auto write = [&](i32 row, i32 key, float x) {
     if (row < p.bias_size[2] && key < p.bias_size[3])
@@ -100,7 +106,7 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
   };
   if (t.one_m && t.one_n) {
 #pragma unroll
-    for (i32 r = 0; r < kRowTiles; ++r) {
+    for (i32 r = 0; r < kScoreTiles; ++r) {
 #pragma unroll
       for (i32 j = 0; j < kN; ++j) {
         const FragmentRows keys = FragmentRows::from(first_key + 16 * r);
@@ -118,7 +124,7 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
     for (i32 e = 0; e < 2; ++e) {
       float sum = 0.0f;
 #pragma unroll
-      for (i32 r = 0; r < kRowTiles; ++r) sum += sums.of[r][j + e] + sums.of[r][j + 2 + e];
+      for (i32 r = 0; r < kScoreTiles; ++r) sum += sums.of[r][j + e] + sums.of[r][j + 2 + e];
       sum = over_keys(sum);
       if (lane < 4)
         store_word(by_row + 4 * (opaque_thread() / 32 * kPartM + column_of(j + e, quad)),
@@ -126,7 +132,7 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
     }
   }
 #pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r) {
+  for (i32 r = 0; r < kScoreTiles; ++r) {
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
       float sum = 0.0f;
@@ -134,23 +140,26 @@ DEV void write_bias(const BackwardParams& p, u32 sm, const BiasTile& t, BiasSums
       for (i32 j = 0; j < kN; j += 4) sum += sums.of[r][j + 2 * i] + sums.of[r][j + 2 * i + 1];
       sum = quad_sum(sum);
       if (quad == 0)
-        store_word(by_key + 4 * (own_part() * kBlockN + own_keys() + 16 * r + 8 * i + lane / 4),
+        store_word(by_key + 4 * (own_part() * kBlockN + own_score_keys() + 16 * r + 8 * i + lane / 4),
                    static_cast<i32>(__float_as_uint(sum)));
     }
   }
   __syncthreads();
   const auto row_sum = [&](i32 row) {  // of the block of rows
     float sum = 0.0f;
-    for (i32 w = row / kPartM; w < config.warps; w += kShare) sum += load_one(by_row + 4 * (w * kPartM + row % kPartM));
+    for (i32 w = row / kPartM; w < config.warps; w += kSameRows)
+      sum += load_one(by_row + 4 * (w * kPartM + row % kPartM));
     return sum;
   };
+  const auto first_part = [](i32 key) { return kKeyParts == 1 ? 0 : key % kWarpRows / 16 * kRowParts; };
   const i32 thread = static_cast<i32>(opaque_thread());
   if (t.one_m) {
     for (i32 row = thread; row < kBlockM; row += kThreads) write(t.m * kBlockM + row, 0, row_sum(row));
   } else if (t.one_n) {
     for (i32 key = thread; key < kBlockN; key += kThreads) {
       float sum = 0.0f;
-      for (i32 part = 0; part < kRowParts; ++part) sum += load_one(by_key + 4 * (part * kBlockN + key));
+      for (i32 part = 0; part < kRowParts; ++part)
+        sum += load_one(by_key + 4 * ((first_part(key) + part) * kBlockN + key));
       write(0, t.n * kBlockN + key, sum);
     }
   } else if (thread == 0) {

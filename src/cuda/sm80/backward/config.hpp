@@ -14,17 +14,23 @@ struct BackwardConfig {
   int copy_bytes;  // of Q, K, V and dO at once: what strides and pointers are multiples of
   bool apart;      // P and dS have places of their own
   bool pairs;      // dK and dV leave two elements at once
+  bool held;       // V stays in registers, as fragments of the keys that a warp has dP of
+  int pieces;      // of a warp's rows of S, one after the other
 
-  ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, apart, pairs)
+  ONEPASS_FIELDS(BackwardConfig, warps, row_tiles, share, block_m, stages, blocks, copy_bytes, apart, pairs, held,
+                 pieces)
   ONEPASS_HD constexpr int block_n() const { return 16 * warps / share * row_tiles; }  // keys
   ONEPASS_HD constexpr int threads() const { return 32 * warps; }
-  ONEPASS_HD constexpr int same_rows() const { return share; }
+  // Warps that share keys have S of parts of them: of sixteen keys each if V is held, else of all.
+  ONEPASS_HD constexpr int key_parts() const { return held && share > 1 ? row_tiles : 1; }
+  ONEPASS_HD constexpr int same_rows() const { return share / key_parts(); }
   // Parts of a step's rows, a warp each; with sixteen rows, warps of the same keys all have S of all.
-  ONEPASS_HD constexpr int row_parts() const { return block_m / share >= 16 ? share : 1; }
+  ONEPASS_HD constexpr int row_parts() const { return block_m / same_rows() >= 16 ? same_rows() : 1; }
+  ONEPASS_HD constexpr int dout_stages() const { return key_parts() > 1 ? 1 : stages; }
 };
 
-// Shared memory of a CTA, in order: K, V; blocks of Q, of dO; dS, P; blocks of statistics; two tiles of work.
-// A row is padded to a multiple of 128 bytes, the swizzle's width.
+// Shared memory of a CTA, in order: K, V if it is not held; blocks of Q, of dO; dS, P; blocks of statistics; two tiles
+// of work. A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct BackwardLayout {
   int qk_pitch, v_pitch, ds_pitch;            // bytes of a row of Q and K; of V and dO; of dS, whose rows are keys
   int q_bytes, dout_bytes, statistics_bytes;  // of a block
@@ -45,9 +51,9 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.late_statistics = features.dq && c.row_tiles == 2 && c.share == 1;
   l.k = 0;
   l.v = l.k + c.block_n() * l.qk_pitch;
-  l.q = l.v + c.block_n() * l.v_pitch;
+  l.q = l.v + (c.held ? 0 : c.block_n() * l.v_pitch);
   l.dout = l.q + c.stages * l.q_bytes;
-  l.ds = l.dout + c.stages * l.dout_parts * l.dout_bytes;
+  l.ds = l.dout + c.dout_stages() * l.dout_parts * l.dout_bytes;
   l.weights = l.ds + (c.apart ? c.block_n() * l.ds_pitch : 0);
   l.statistics = l.weights + c.block_n() * l.ds_pitch;
   l.work = l.statistics + (l.late_statistics ? 1 : c.stages) * l.statistics_bytes;

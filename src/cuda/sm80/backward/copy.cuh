@@ -10,9 +10,11 @@ DEV const char* token_0(const void* base, const long long (&stride)[3], const Ke
 }
 DEV void copy_keys(u32 sm, const BackwardParams& p, const KeyTile& x) {
   const TileCopy<kBlockN, features.dim_qk, kLayout.qk_pitch, 4> k{0, p.k_stride[2], x.seq_k};
-  const TileCopy<kBlockN, features.dim_v, kLayout.v_pitch, 4> v{0, p.v_stride[2], x.seq_k};
   k(sm + kLayout.k, x.key, token_0(p.k, p.k_stride, x, x.head, x.k_begin));
-  v(sm + kLayout.v, x.key, token_0(p.v, p.v_stride, x, x.head, x.k_begin));
+  if constexpr (!config.held) {
+    const TileCopy<kBlockN, features.dim_v, kLayout.v_pitch, 4> v{0, p.v_stride[2], x.seq_k};
+    v(sm + kLayout.v, x.key, token_0(p.v, p.v_stride, x, x.head, x.k_begin));
+  }
 }
 
 // dO in fp32 where q, k and v have 16 bits, through registers: its rounding, and behind that tile what is left,
@@ -45,18 +47,24 @@ DEV void copy_parts(u32 to, const BackwardParams& p, const KeyTile& x, const Row
     }
   }
 }
-DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
-  if (!step.exists(p, x)) return;
-  const i32 row = step.m * kBlockM;
-  constexpr i32 kAtOnce = kWide ? 4 : kBlockM;
+constexpr i32 kAtOnce = kWide ? 4 : kBlockM;
+// Q, or dO, of a block that exists.
+DEV void copy_q(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   const TileCopy<kBlockM, features.dim_qk, kLayout.qk_pitch, kAtOnce> q{0, p.q_stride[2], x.seq_q};
-  q(step.q(sm), row, token_0(p.q, p.q_stride, x, step.head, x.q_begin));
+  q(step.q(sm), step.m * kBlockM, token_0(p.q, p.q_stride, x, step.head, x.q_begin));
+}
+DEV void copy_dout(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if constexpr (forward_features.output == features.input) {
     const TileCopy<kBlockM, features.dim_v, kLayout.v_pitch, kAtOnce> dout{0, p.dout_stride[2], x.seq_q};
-    dout(step.dout(sm), row, token_0(p.dout, p.dout_stride, x, step.head, x.q_begin));
+    dout(step.dout(sm), step.m * kBlockM, token_0(p.dout, p.dout_stride, x, step.head, x.q_begin));
   } else {
     copy_parts<Element>(step.dout(sm), p, x, step);
   }
+}
+DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+  if (!step.exists(p, x)) return;
+  copy_q(sm, p, x, step);
+  copy_dout(sm, p, x, step);
 }
 DEV void copy_statistics(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if (!step.exists(p, x)) return;

@@ -21,23 +21,25 @@ DEV void pack_kept(const float (&x)[N], const DropoutMask<N>& dropout_mask, Weig
   }
 }
 constexpr u32 kPartGroups = kPartM * kElementBytes / 32;  // of a part of a step's rows
-// This warp's part of a tile of kBlockN keys x kBlockM rows at `tile`, P's or dS's.
-DEV void store_part(u32 tile, const Weights<kPartM> (&w)[kRowTiles]) {
+// This warp's part of a tile of kBlockN keys x kBlockM rows at `tile`, P's or dS's; a piece of it.
+DEV void store_part(u32 tile, const Weights<kPieceM> (&w)[kScoreTiles], u32 piece = 0) {
 #pragma unroll
-  for (i32 r = 0; r < kRowTiles; ++r)
-    store_results<kPartM, kLayout.ds_pitch>(w[r], tile, own_keys() + 16 * r, own_row_part() * kPartGroups);
+  for (i32 r = 0; r < kScoreTiles; ++r)
+    store_results<kPieceM, kLayout.ds_pitch>(w[r], tile, own_score_keys() + 16 * r,
+                                             own_row_part() * kPartGroups + rows_before(piece) * kElementBytes / 32);
 }
 // The warps that share keys wait for each other.
 DEV void meet_sharers() {
-  if constexpr (kRowParts > 1) bar_sync(1 + opaque_thread() / (32 * kShare), 32 * kShare);
+  if constexpr (kRowParts * kKeyParts > 1) bar_sync(1 + opaque_thread() / (32 * kShare), 32 * kShare);
 }
 // Products of this warp's part of P or dS and of its rows of a block at `rows`, for its columns of dV or dK. One row
 // tile with several parts: multiply_stored has all of them.
 constexpr bool kOwnApart = kRowParts == 1 || kRowTiles == 2;
 template <i32 pitch, i32 N>
-DEV void multiply_own(float (&sum)[kRowTiles][N], const Weights<kPartM> (&w)[kRowTiles], u32 rows) {
+DEV void multiply_own(float (&sum)[kRowTiles][N], const Weights<kPieceM> (&w)[kRowTiles], u32 rows, u32 piece = 0) {
   if constexpr (kOwnApart)
-    multiply_columns<kPartM, pitch, kShare>(sum, w, rows + own_row_part() * (kPartM * pitch), own_part());
+    multiply_columns<kPieceM, pitch, kShare>(
+        sum, w, rows + own_row_part() * (kPartM * pitch) + rows_before(piece) * pitch, own_part());
 }
 // The same of the parts that the warps of the same keys have stored at `tile`.
 template <i32 pitch, i32 N>
@@ -52,6 +54,19 @@ DEV void multiply_stored(u32 tile, float (&sum)[kRowTiles][N], u32 rows) {
     for (i32 r = 0; r < kRowTiles; ++r)
       load_results<kTokens, kLayout.ds_pitch>(w[r], tile, own_keys() + 16 * r, part * kPartGroups);
     multiply_columns<kTokens, pitch, kShare>(sum, w, rows + part * (kPartM * pitch), own_part());
+  }
+}
+// The same of all rows, which other warps and this one have stored at `tile`.
+template <i32 pitch, i32 N>
+DEV void multiply_all(u32 tile, float (&sum)[kRowTiles][N], u32 rows) {
+  constexpr i32 kTokens = 32;
+#pragma unroll
+  for (i32 m = 0; m < kBlockM; m += kTokens) {
+    Weights<kTokens> w[kRowTiles];
+#pragma unroll
+    for (i32 r = 0; r < kRowTiles; ++r)
+      load_results<kTokens, kLayout.ds_pitch>(w[r], tile, own_keys() + 16 * r, m * kElementBytes / 32);
+    multiply_columns<kTokens, pitch, kShare>(sum, w, rows + m * pitch, own_part());
   }
 }
 
@@ -76,10 +91,11 @@ DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& ste
 // dS K, by all warps: one or two row tiles each, and of the columns every kAcross-th group, as many at once as 32
 // registers for a row tile hold.
 DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep& step) {
-  constexpr i32 kTiles = kRowTiles == 2 && kBlockM == 64 ? 2 : 1, kDown = kBlockM / (16 * kTiles);
+  constexpr i32 kTiles = kRowTiles == 2 && (kBlockM == 64 || kKeyParts > 1) ? 2 : 1, kDown = kBlockM / (16 * kTiles);
   constexpr i32 kAcross = config.warps / kDown, kGroups = kQkDepth / kGroupColumns;
-  constexpr i32 kOwn = ceil_div(kGroups, kAcross), kDepth = kBlockN % 32 == 0 ? 32 : 16;
-  constexpr i32 kOfGroup = kGroupColumns / 2, kAtOnce = kOwn < 32 / kOfGroup ? kOwn : 32 / kOfGroup;
+  constexpr i32 kOwn = ceil_div(kGroups, kAcross), kDepth = kBlockN % 32 == 0 && kHeldWords <= 32 ? 32 : 16;
+  constexpr i32 kOfGroup = kGroupColumns / 2, kMost = (kHeldWords > 32 ? 16 : 32) / kOfGroup;
+  constexpr i32 kAtOnce = kOwn < kMost ? kOwn : kMost;
   static_assert(config.warps % kDown == 0 && kBlockN % kDepth == 0);
   const i32 warp = static_cast<i32>(opaque_thread() / 32), row = warp % kDown * (16 * kTiles);
   const i64 place = place_of(p, step.head, first_q_block(p, x.batch) + step.m);
@@ -114,7 +130,7 @@ DEV void add_dq(const BackwardParams& p, u32 sm, const KeyTile& x, const RowStep
 
 // This lane's part of the gradient of a head's slope.
 struct SlopeSums {
-  float of[backward_features.dslopes ? kRowTiles : 1] = {};
+  float of[backward_features.dslopes ? kScoreTiles : 1] = {};
 
   DEV auto adder(const KeyScores& scores, i32 r) {
     return [this, &scores, r](i32 row, i32 key, float g) {
@@ -134,10 +150,10 @@ struct SlopeSums {
   DEV void flush(const BackwardParams& p, const KeyTile& x, const RowStep& step, const RowStep& next) {
     if (next.head == step.head) return;
 #pragma unroll
-    for (i32 r = 0; r < kRowTiles; ++r) {
-      const float sum = own_part() < kRowParts ? warp_sum(of[r]) : 0.0f;  // others have sums of the same pairs
+    for (i32 r = 0; r < kScoreTiles; ++r) {
+      const float sum = own_part() < kRowParts * kKeyParts ? warp_sum(of[r]) : 0.0f;  // others: of the same pairs
       if (opaque_thread() % 32 == 0)
-        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_keys()) + 16 * r, own_part()) = sum;
+        *slope_part(p, x, step.head, x.key + static_cast<i32>(own_score_keys()) + 16 * r, own_part()) = sum;
       of[r] = 0.0f;
     }
   }

@@ -15,10 +15,25 @@ static_assert(kBlockM == kBlockQ && kBlockN == kBlockK);
 
 DEV u32 own_keys() { return own_rows(); }  // this warp's first key within the tile
 constexpr bool kWide = features.dim_qk > 256 || features.dim_v > 256;
-constexpr i32 kRowParts = config.row_parts(), kPartM = kBlockM / kRowParts;  // query rows that it makes S and dS of
-DEV u32 own_row_part() { return kRowParts == 1 ? 0 : own_part(); }
-static_assert(kPartM % 16 == 0);
+// Parts of the keys and rows that a warp has S and dS of, and a piece of its rows.
+constexpr i32 kKeyParts = config.key_parts(), kScoreTiles = kRowTiles / kKeyParts;
+constexpr i32 kRowParts = config.row_parts(), kPartM = kBlockM / kRowParts, kPieceM = kPartM / config.pieces;
+DEV u32 own_row_part() {
+  if constexpr (kKeyParts > 1) return own_part() % kRowParts;
+  return kRowParts == 1 ? 0 : own_part();
+}
+DEV u32 own_score_keys() {
+  if constexpr (kKeyParts == 1) return own_keys();
+  return own_keys() + 16 * (own_part() / kRowParts);
+}
+// The rows of a warp's part in front of a piece of it.
+DEV u32 rows_before(u32 piece) {
+  if constexpr (config.pieces == 1) return 0;
+  return piece * kPieceM;
+}
+static_assert(kPieceM % 16 == 0 && (kKeyParts == 1 || (kScoreTiles == 1 && kKeyParts * kRowParts == kShare)));
 constexpr i32 kKSums = own_sums(kQkDepth), kVSums = own_sums(kOutN);
+constexpr i32 kHeldWords = config.held ? kOutN / 4 * kScoreTiles : 0;  // of V, a lane
 
 DEV void store_tile(u32 to, const KeyTile& x) {
   store_four(to, x.key, x.number, x.head, x.batch);
@@ -52,9 +67,9 @@ DEV KeyTile tile_in_hand(u32 work, const BackwardParams& p) {
 template <i32 pitch>
 struct RowsOf {
   u32 tile;
-  DEV u32 address() const { return LeftFragments<kRowTiles, pitch>::address(tile); }
-  DEV LeftFragments<kRowTiles, pitch> operator()(u32 address, i32 k) const {
-    LeftFragments<kRowTiles, pitch> a;
+  DEV u32 address() const { return LeftFragments<kScoreTiles, pitch>::address(tile); }
+  DEV LeftFragments<kScoreTiles, pitch> operator()(u32 address, i32 k) const {
+    LeftFragments<kScoreTiles, pitch> a;
     a.load(address, k);
     return a;
   }
@@ -67,7 +82,9 @@ struct RowStep {
 
   DEV bool exists(const BackwardParams& p, const KeyTile& x) const { return head < (x.head + 1) * p.heads_per_kv; }
   DEV u32 q(u32 sm) const { return sm + kLayout.q + slot * kLayout.q_bytes; }
-  DEV u32 dout(u32 sm) const { return sm + kLayout.dout + slot * (kLayout.dout_parts * kLayout.dout_bytes); }
+  DEV u32 dout(u32 sm) const {
+    return sm + kLayout.dout + (config.dout_stages() == 1 ? 0 : slot) * (kLayout.dout_parts * kLayout.dout_bytes);
+  }
   DEV u32 statistics(u32 sm) const {
     return sm + kLayout.statistics + (kLayout.late_statistics ? 0 : slot * kLayout.statistics_bytes);
   }
@@ -102,7 +119,7 @@ DEV RowStep first_step(const BackwardParams& p, const KeyTile& x) {
 
 DEV KeyScores scores_of(const BackwardParams& p, const KeyTile& x, const RowStep& step, i32 r) {
   KeyScores scores{{p}};
-  scores.open(rows_of(x, step.head, step.row()), x.key + static_cast<i32>(own_keys()) + 16 * r);
+  scores.open(rows_of(x, step.head, step.row()), x.key + static_cast<i32>(own_score_keys()) + 16 * r);
   return scores;
 }
 // True if a row of the step sees a key of this warp. The CTA loads everything that one of its warps sees.
