@@ -71,7 +71,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     return decode::program_of(cuda::features_of(p), c, "sm_90", decode::mods_of(p));
   }
   if (family == "sm80")
-    return sm80::program_of(cuda::features_of(p), sm80::select_config(p, kSharedBytes).value(), "sm_90",
+    return sm80::program_of(cuda::features_of(p), sm80::select_config(p, shared_bytes(name)).value(), "sm_90",
                             cuda::mods_source(p));
   return sm90::program_of(cuda::features_of(p), sm90::select_config(p).value(), cuda::mods_source(p));
 }

@@ -25,18 +25,20 @@ struct TileConfig {
   int blocks;
   int share = 1;
   int column_groups = 64;  // where dim_v is at most this
+  int least_tiles = 0;     // whole ones, of equal lengths
 };
+constexpr int kWaves = 512;  // tiles of 256 rows that keep the multiprocessors busy
 constexpr TileConfig kConfigs16[] = {
     // dims    extras | warps row tiles n stages | Q in registers | blocks
-    {64, 64, kBands, 4, 2, 48, 2, false, 3},    {64, 64, kBands, 4, 2, 64, 2, true, 2},
-    {64, 64, kAll, 4, 1, 64, 2, true, 2},       {128, 128, kPlain, 4, 2, 64, 2, false, 2},
-    {128, 128, kBands, 4, 2, 48, 2, false, 2},  {128, 128, kBands, 4, 2, 32, 1, false, 2},
-    {128, 128, kAll, 4, 1, 32, 2, false, 2},    {192, 128, kBands, 4, 2, 48, 1, false, 2},
-    {256, 256, kBands, 4, 1, 64, 1, false, 2},  {256, 256, kBands, 8, 1, 64, 1, false, 1},
-    {256, 256, kBands, 8, 1, 32, 1, false, 1},  {256, 256, kAll, 4, 1, 32, 1, false, 2},
-    {256, 256, kAll, 4, 1, 16, 1, false, 2},    {576, 512, kBands, 8, 1, 64, 1, false, 1, 2},
-    {576, 512, kAll, 8, 1, 32, 1, false, 1, 2}, {576, 512, kAll, 4, 1, 32, 1, false, 1, 2},
-    {576, 512, kAll, 2, 1, 32, 1, false, 1, 2},
+    {64, 64, kBands, 4, 2, 48, 2, false, 3},      {64, 64, kBands, 4, 2, 64, 2, true, 2},
+    {64, 64, kAll, 4, 1, 64, 2, true, 2},         {128, 128, kPlain, 4, 2, 64, 2, false, 2},
+    {128, 128, kBands, 4, 2, 48, 2, false, 2},    {128, 128, kPlain, 8, 2, 64, 1, false, 1, 1, 64, kWaves},
+    {128, 128, kBands, 4, 2, 32, 1, false, 2},    {128, 128, kAll, 4, 1, 32, 2, false, 2},
+    {192, 128, kBands, 4, 2, 48, 1, false, 2},    {256, 256, kBands, 4, 1, 64, 1, false, 2},
+    {256, 256, kBands, 8, 1, 64, 1, false, 1},    {256, 256, kBands, 8, 1, 32, 1, true, 1},
+    {256, 256, kAll, 4, 1, 32, 1, false, 2},      {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {576, 512, kBands, 8, 1, 64, 1, false, 1, 2}, {576, 512, kAll, 8, 1, 32, 1, false, 1, 2},
+    {576, 512, kAll, 4, 1, 32, 1, false, 1, 2},   {576, 512, kAll, 2, 1, 32, 1, false, 1, 2},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims     extras | warps row tiles n stages | Q in registers | blocks
@@ -127,7 +129,9 @@ Selected<ForwardConfig> select_config(const Problem& p, int shared_bytes) {
          .copy_bytes = 16,
          .staged = true};
     set_alignment(p, c);
-    return f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v && extras_of(f, c.copy_bytes) <= s.extras &&
+    const std::int64_t whole = p.varlen || p.batch_invariant ? 0 : p.batch * p.heads_q * (p.seq_q / c.block_m());
+    return whole >= s.least_tiles && f.dim_qk <= s.dim_qk && f.dim_v <= s.dim_v &&
+           extras_of(f, c.copy_bytes) <= s.extras &&
            s.blocks * (layout_of(features, c).total + kReserved) <= shared_bytes + kReserved;
   };
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
