@@ -1,13 +1,19 @@
 // The operators of PyTorch's dispatcher as torch.library knows them. The Python package and the library without Python
 // register these schemas, and read a call's arguments by their positions in the tables.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
+
+#include "problem/attention/options.hpp"
 
 namespace onepass::libtorch {
 
@@ -15,8 +21,8 @@ enum class Kind : std::uint8_t { tensor, tensors, text, integer, integers, dtype
 
 // An argument of an operator.
 struct Item {
-  const char* type;  // in a schema
-  const char* name;
+  const char* type = "";  // in a schema
+  const char* name = "";
   const char* value = nullptr;  // the default; nullptr: it must be given
 
   constexpr std::string_view base() const {
@@ -37,7 +43,34 @@ struct Item {
   }
 };
 
-inline constexpr auto kAttentionItems = std::to_array<Item>({
+// An option of the table, by the type of its field.
+constexpr Item item_of(const OptionRow& row) {
+  return std::visit(
+      [&](auto member) -> Item {
+        using T = OptionType<decltype(member)>;
+        if constexpr (std::is_same_v<T, bool>)
+          return {"bool", row.name, "False"};
+        else if constexpr (std::is_same_v<T, std::int64_t>)
+          return {"SymInt?", row.name, "None"};
+        else if constexpr (std::is_same_v<T, std::uint64_t>)
+          return {"int", row.name, "0"};
+        else if constexpr (std::is_same_v<T, float>)
+          return {"float", row.name, "0.0"};
+        else if constexpr (std::is_same_v<T, std::optional<double>> || std::is_same_v<T, std::optional<float>>)
+          return {"float?", row.name, "None"};
+        else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
+          return {"SymInt[]?", row.name, "None"};
+        else
+          return {"str?", row.name, "None"};  // also of words; those of a band are mask, align_offset and window
+      },
+      row.member);
+}
+consteval Item option(std::string_view name) {
+  return item_of(*std::ranges::find(kAttentionOptions, name, &OptionRow::name));
+}
+
+// Programs that PyTorch exported name arguments by their positions, so the order stays.
+inline constexpr auto kOrderedItems = std::to_array<Item>({
     {"Tensor", "q"},  // gradients flow to the first six
     {"Tensor", "k"},
     {"Tensor", "v"},
@@ -62,29 +95,43 @@ inline constexpr auto kAttentionItems = std::to_array<Item>({
     {"SymInt?", "align_offset", "None"},
     {"SymInt", "window_left", "-1"},
     {"SymInt", "window_right", "-1"},
-    {"float?", "scale", "None"},
-    {"float", "softcap", "0.0"},
-    {"float", "dropout_p", "0.0"},
-    {"int", "seed", "0"},
-    {"SymInt[]?", "dropout_start", "None"},
-    {"SymInt?", "mask_tile_q", "None"},
-    {"SymInt?", "mask_tile_k", "None"},
-    {"SymInt?", "max_seqlen_q", "None"},
-    {"SymInt?", "max_seqlen_k", "None"},
-    {"bool", "batch_invariant", "False"},
-    {"bool", "deterministic", "False"},
-    {"str?", "score_mod", "None"},
-    {"str?", "mask_mod", "None"},
+    option("scale"),
+    option("softcap"),
+    option("dropout_p"),
+    option("seed"),
+    option("dropout_start"),
+    option("mask_tile_q"),
+    option("mask_tile_k"),
+    option("max_seqlen_q"),
+    option("max_seqlen_k"),
+    option("batch_invariant"),
+    option("deterministic"),
+    option("score_mod"),
+    option("mask_mod"),
     {"str?", "implementation", "None"},
     {"int?", "threads", "None"},
     {"ScalarType?", "out_dtype", "None"},
-    {"str?", "accumulation", "None"},
-    {"float?", "unified_max", "None"},
+    option("accumulation"),
+    option("unified_max"),
     {"str?", "fp8", "None"},            // "by_block=0,hadamard=1,center=0,seed=0"
     {"bool", "tokens_first", "False"},  // layout="bshd"
     {"bool", "return_lse", "True"},
     {"bool", "return_max", "False"},
 });
+
+constexpr bool is_ordered(const OptionRow& row) {
+  return std::holds_alternative<Band Attention::*>(row.member) ||
+         std::ranges::find(kOrderedItems, std::string_view(row.name), &Item::name) != kOrderedItems.end();
+}
+// Options that are newer come last.
+inline constexpr auto kAttentionItems = [] {
+  constexpr auto kNewer = kAttentionOptions.size() - std::ranges::count_if(kAttentionOptions, is_ordered);
+  std::array<Item, kOrderedItems.size() + kNewer> all{};
+  auto end = std::ranges::copy(kOrderedItems, all.begin()).out;
+  for (const OptionRow& row : kAttentionOptions)
+    if (!is_ordered(row)) *end++ = item_of(row);
+  return all;
+}();
 
 // The arguments of a backward before those of attention.
 inline constexpr auto kBackwardItems = std::to_array<Item>({

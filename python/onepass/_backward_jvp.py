@@ -2,10 +2,22 @@
 
 from typing import Any
 
-from . import _arrays, _devices, _gradients, _onepass, _options, _unknown
+from . import _arrays, _devices, _gradients, _keywords, _onepass, _options
 from ._jvp import zero_tangent
 
 
+@_keywords.shared(
+    "backward_jvp",
+    _keywords.OF_DERIVATIVES,
+    tdout=None,
+    dlse=None,
+    tdlse=None,
+    tbias=None,
+    tsinks=None,
+    grads=("dq", "dk", "dv"),
+    grad_dtype=None,
+    deterministic=False,
+)
 def backward_jvp(
     dout: Any,
     q: Any,
@@ -18,41 +30,7 @@ def backward_jvp(
     tv: Any,
     tout: Any,
     tlse: Any,
-    *,
-    tdout: Any = None,
-    dlse: Any = None,
-    tdlse: Any = None,
-    tbias: Any = None,
-    tsinks: Any = None,
-    grads: Any = ("dq", "dk", "dv"),
-    grad_dtype: Any = None,
-    deterministic: bool = False,
-    mask: str | None = None,
-    align_offset: Any = None,
-    window: Any = None,
-    bool_mask: Any = None,
-    block_mask: Any = None,
-    mask_tile_q: int | None = None,
-    mask_tile_k: int | None = None,
-    bias: Any = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    seed: Any = _options.SEED,
-    dropout_start: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: Any = None,
-    max_seqlen_k: Any = None,
-    score_mod: Any = None,
-    mask_mod: Any = None,
-    mod_buffers: Any = None,
-    layout: str = "bhsd",
-    implementation: str | None = None,
-    threads: int | None = None,
-    **unknown: Any,
+    **options: Any,
 ) -> Any:
     """The derivatives of the gradients of ``attention`` along tangents of its inputs: its second derivatives.
 
@@ -72,10 +50,8 @@ def backward_jvp(
       grads: whose derivatives to compute, of ``"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"``.
       grad_dtype: of the derivatives of dq, dk and dv: None for q's dtype, or ``"float32"``. The others are float32.
       deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
-      mask, align_offset, window, bool_mask, block_mask, mask_tile_q, mask_tile_k, bias, alibi_slopes, sinks, scale,
-        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod,
-        mask_mod, mod_buffers, layout, implementation, threads: as ``attention`` takes them. layout also holds for all
-        tangents and results. Masks, slopes, buffers and the dropout's draws are constants.
+      options: the other keywords, as ``attention`` takes them. layout also holds for all tangents and results. Masks,
+        slopes, buffers and the dropout's draws are constants.
 
     Returns:
       The derivatives of the gradients in the order of grads, of the shapes of the gradients. Rows that see no key and
@@ -84,22 +60,20 @@ def backward_jvp(
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``; nothing has been written then.
     """
-    given = locals()
-    if unknown:
-        _unknown.refuse("backward_jvp", unknown, _options.keywords(backward_jvp))
+    given = _keywords.given(backward_jvp, options, dout=dout, q=q, k=k, v=v, out=out, lse=lse, tout=tout, tlse=tlse)
     place = _devices.place_of(q)
-    names = _gradients.names_of(grads)
+    names = _gradients.names_of(given["grads"])
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name in ("dout", "out", "lse", "tout", "tlse"):
         if given[name] is None:
             raise TypeError(f"{name} must be an array (got None)")
         call[name] = _arrays.exported(name, given[name], place)
-    for name, of in (("tq", q), ("tk", k), ("tv", v)):
-        call[name] = _arrays.exported(name, zero_tangent(name, of) if given[name] is None else given[name], place)
+    for name, tangent, like in (("tq", tq, q), ("tk", tk, k), ("tv", tv, v)):
+        call[name] = _arrays.exported(name, zero_tangent(name, like) if tangent is None else tangent, place)
     for name in ("dlse", "tdout", "tdlse", "tbias", "tsinks"):
         call[name] = _arrays.exported(name, given[name], place)
-    call["deterministic"] = bool(deterministic)
+    call["deterministic"] = bool(given["deterministic"])
     results = _gradients.results_of(names, {**given, "into": None}, call)
     for name in _gradients.NAMES:
         call["t" + name] = _arrays.target("t" + name, results[name], place) if name in results else None

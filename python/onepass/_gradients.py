@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options, _unknown
+from . import _arrays, _devices, _keywords, _kinds, _onepass, _options
 
 # The input of each gradient; side inputs have theirs in float32.
 _OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dalibi_slopes": "alibi_slopes"}
@@ -11,48 +11,18 @@ _SIDE = ("dbias", "dsinks", "dalibi_slopes")
 NAMES = tuple(_OF)
 
 
-def attention_backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
-    *,
-    dlse: Any = None,
-    entropy: Any = None,
-    dentropy: Any = None,
-    grads: Any = ("dq", "dk", "dv"),
-    grad_dtype: Any = None,
-    into: Any = None,
-    deterministic: bool = False,
-    mask: str | None = None,
-    align_offset: Any = None,
-    window: Any = None,
-    bool_mask: Any = None,
-    block_mask: Any = None,
-    mask_tile_q: int | None = None,
-    mask_tile_k: int | None = None,
-    bias: Any = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    seed: Any = _options.SEED,
-    dropout_start: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: Any = None,
-    max_seqlen_k: Any = None,
-    score_mod: Any = None,
-    mask_mod: Any = None,
-    mod_buffers: Any = None,
-    layout: str = "bhsd",
-    implementation: str | None = None,
-    threads: int | None = None,
-    **unknown: Any,
-) -> Any:
+@_keywords.shared(
+    "attention_backward",
+    _keywords.OF_DERIVATIVES,
+    dlse=None,
+    entropy=None,
+    dentropy=None,
+    grads=("dq", "dk", "dv"),
+    grad_dtype=None,
+    into=None,
+    deterministic=False,
+)
+def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, **options: Any) -> Any:
     """The gradients of ``attention``: dq, dk and dv of a loss from dout, its gradient by out.
 
     Takes what ``attention`` took, the seed of the dropout included, and what it returned: nothing but out and lse is
@@ -71,10 +41,8 @@ def attention_backward(
       into: a dict of arrays by the names in grads, to write those into; they share no memory with an input or each
         other. By default new arrays of the inputs' kind, in their memory order.
       deterministic: the same bits every time. On the CPU it always is so, for any number of threads.
-      mask, align_offset, window, bool_mask, block_mask, mask_tile_q, mask_tile_k, bias, alibi_slopes, sinks, scale,
-        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod,
-        mask_mod, mod_buffers, layout, implementation, threads: as ``attention`` took them. layout also holds for dout,
-        dlse and the gradients. Buffers of expressions have no gradients.
+      options: the other keywords, as ``attention`` took them. layout also holds for dout, dlse and the gradients.
+        Buffers of expressions have no gradients.
 
     Returns:
       The gradients in the order of grads, ``(dq, dk, dv)`` by default. dbias has the shape of bias: sums over what it
@@ -83,11 +51,9 @@ def attention_backward(
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``; nothing has been written then.
     """
-    given = locals()
-    if unknown:
-        _unknown.refuse("attention_backward", unknown, _options.keywords(attention_backward))
+    given = _keywords.given(attention_backward, options, dout=dout, q=q, k=k, v=v, out=out, lse=lse)
     place = _devices.place_of(q)
-    names = names_of(grads)
+    names = names_of(given["grads"])
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
     for name in ("dout", "out", "lse"):
@@ -95,7 +61,7 @@ def attention_backward(
             raise TypeError(f"{name} must be an array (got None)")
     for name in ("dout", "out", "lse", "dlse", "entropy", "dentropy"):
         call[name] = _arrays.exported(name, given[name], place)
-    call["deterministic"] = bool(deterministic)
+    call["deterministic"] = bool(given["deterministic"])
     results = results_of(names, given, call)
     for name in _OF:
         call[name] = _arrays.target(name, results[name], place) if name in results else None

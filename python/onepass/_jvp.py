@@ -4,48 +4,12 @@ import math
 import sys
 from typing import Any
 
-from . import _arrays, _devices, _onepass, _options, _unknown
+from . import _arrays, _devices, _keywords, _onepass, _options
 from . import _numpy as np
 
 
-def jvp(
-    q: Any,
-    k: Any,
-    v: Any,
-    tq: Any,
-    tk: Any,
-    tv: Any,
-    *,
-    tbias: Any = None,
-    tsinks: Any = None,
-    return_lse: bool = False,
-    mask: str | None = None,
-    align_offset: Any = None,
-    window: Any = None,
-    bool_mask: Any = None,
-    block_mask: Any = None,
-    mask_tile_q: int | None = None,
-    mask_tile_k: int | None = None,
-    bias: Any = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    seed: Any = _options.SEED,
-    dropout_start: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: Any = None,
-    max_seqlen_k: Any = None,
-    score_mod: Any = None,
-    mask_mod: Any = None,
-    mod_buffers: Any = None,
-    layout: str = "bhsd",
-    implementation: str | None = None,
-    threads: int | None = None,
-    **unknown: Any,
-) -> Any:
+@_keywords.shared("jvp", _keywords.OF_DERIVATIVES, tbias=None, tsinks=None, return_lse=False)
+def jvp(q: Any, k: Any, v: Any, tq: Any, tk: Any, tv: Any, **options: Any) -> Any:
     """``attention`` and its derivative along tangents, in one pass over the keys: the score matrix is not stored.
 
     Args:
@@ -54,10 +18,8 @@ def jvp(
       tbias: tangent of bias, of its shape and dtype. None is 0.
       tsinks: tangent of sinks, float32 ``[heads_q]``. None is 0.
       return_lse: return the LSE and its derivative too.
-      mask, align_offset, window, bool_mask, block_mask, mask_tile_q, mask_tile_k, bias, alibi_slopes, sinks, scale,
-        softcap, dropout_p, seed, dropout_start, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, score_mod,
-        mask_mod, mod_buffers, layout, implementation, threads: as ``attention`` takes them. Masks, slopes, buffers of
-        expressions and the dropout's draws are constants.
+      options: the other keywords, as ``attention`` takes them. Masks, slopes, buffers of expressions and the dropout's
+        draws are constants.
 
     Returns:
       ``(out, tout)``, or with return_lse ``(out, tout, lse, tlse)``. Rows that see no key have a derivative of 0.
@@ -65,9 +27,7 @@ def jvp(
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention``.
     """
-    given = locals()
-    if unknown:
-        _unknown.refuse("jvp", unknown, _options.keywords(jvp))
+    given = _keywords.given(jvp, options, q=q, k=k, v=v, tq=tq, tk=tk, tv=tv)
     place = _devices.place_of(q)
     call = _options.options(place, given)
     call["q"], call["k"], call["v"] = _options.inputs(place, q, k, v, call["tokens_first"])
@@ -76,7 +36,7 @@ def jvp(
         call[name] = _arrays.exported(name, tangent, place)
     for name in ("tbias", "tsinks"):
         call[name] = _arrays.exported(name, given[name], place)
-    results = _results(q, v, bool(return_lse), call)
+    results = _results(q, v, bool(given["return_lse"]), call)
     for name in ("out", "tout", "lse", "tlse"):
         call[name] = _arrays.target(name, results[name], place) if name in results else None
     _onepass.jvp(call)

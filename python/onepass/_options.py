@@ -1,7 +1,7 @@
 """From the keyword arguments of a call to what the extension takes."""
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from . import _arrays, _onepass
@@ -27,13 +27,12 @@ _CACHE_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not 
 _FP8_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not backward and dtype == "float32")
 _ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
 
-
 _LAYOUTS = {"bhsd": False, "bshd": True}
 
 
 def keywords(function: Any) -> dict[str, Any]:
     """The keyword arguments of a function and their defaults."""
-    return function.__kwdefaults__ or {}
+    return getattr(function, "keywords", None) or function.__kwdefaults__ or {}
 
 
 def tokens_first(layout: str) -> Any:
@@ -70,11 +69,11 @@ def _probability(name: str, x: Any) -> Any:
     return value
 
 
-def _softcap(x: Any) -> float:
+def _softcap(name: str, x: Any) -> float:
     """In float64: rounding to float32 would make a small number 0, which is none."""
-    value = number("softcap", x, "0 (none) or a positive number")
+    value = number(name, x, "0 (none) or a positive number")
     if 0 < abs(value) < 1e-40:
-        raise ValueError(f"softcap must be 0 (none) or 1e-20 to 1e+20 (got {value:g})")
+        raise ValueError(f"{name} must be 0 (none) or 1e-20 to 1e+20 (got {value:g})")
     return value
 
 
@@ -88,14 +87,11 @@ def _no_seed(dropout_p: float) -> int:
     return 0
 
 
-_NOWHERE = (0, 0, 0, 0)
-
-
-def _dropout_start(start: Any) -> Any:
+def _four(name: str, start: Any) -> Any:
     accepted = "four integers (batch, head, row, key) from 0 to 2^32 - 1"
-    if isinstance(start, (str, bytes, Mapping, Set)) or len(parts("dropout_start", start)) != 4:
-        raise ValueError(f"dropout_start must be {accepted} (got {start!r})")
-    return tuple(integer("dropout_start", x, 0, 2**32 - 1, accepted) for x in start)
+    if isinstance(start, (str, bytes, Mapping, Set)) or len(parts(name, start)) != 4:
+        raise ValueError(f"{name} must be {accepted} (got {start!r})")
+    return tuple(integer(name, x, 0, 2**32 - 1, accepted) for x in start)
 
 
 def _window(window: Any) -> Any:
@@ -107,11 +103,11 @@ def _window(window: Any) -> Any:
     )
 
 
-def _accumulation(x: Any) -> Any:
+def _accumulation(name: str, x: Any) -> Any:
     try:
         return _ACCUMULATION[x]
     except (KeyError, TypeError):
-        raise ValueError(f"accumulation must be 'exact' or 'fast' (got {x!r})") from None
+        raise ValueError(f"{name} must be 'exact' or 'fast' (got {x!r})") from None
 
 
 def bound(name: str, x: Any) -> Any:
@@ -136,6 +132,37 @@ def expression(name: str, x: Any) -> Any:
         return text(name, x or "")
     accepted = "a function, or a C++ expression in text such as 'q_index >= k_index'"
     raise TypeError(f"{name} must be {accepted} (got {type(x).__name__})")
+
+
+def _switch(name: str, x: Any) -> bool:
+    return bool(x)
+
+
+# By what the table calls an option's type: the default of its keyword, what the extension takes then, and how another
+# value is read.
+_KINDS: dict[str, tuple[Any, Any, Callable[[str, Any], Any]]] = {
+    "switch": (False, False, _switch),
+    "integer": (None, 0, bound),
+    "number": (0.0, 0.0, number),
+    "optional number": (None, None, number),
+    "text": (None, "", expression),
+    "choice": ("exact", 0, _accumulation),
+    "numbers": (None, (0, 0, 0, 0), _four),
+}
+_READ = {"softcap": _softcap, "dropout_p": _probability, "mask_tile_q": _tile, "mask_tile_k": _tile}
+
+
+def _rows(whole: bool) -> list[tuple[Any, ...]]:
+    """Options that _KINDS reads; whole: also those that a forward alone has."""
+    rows = []
+    for name, kind, forward, backward in _onepass.attention_options():
+        if kind in _KINDS and forward and (backward or whole):
+            default, at_default, read = _KINDS[kind]
+            rows.append((name, default, at_default, _READ.get(name, read)))
+    return rows
+
+
+_FORWARD_ROWS, _ROWS = _rows(True), _rows(False)
 
 
 def mod_items(mod_buffers: Any) -> list[Any]:
@@ -179,51 +206,36 @@ def options(place: Any, given: dict[str, Any]) -> Any:
         given = {**given, **given["block_mask"].in_call(given)}
     if callable(given["score_mod"]) or callable(given["mask_mod"]):
         given = {**given, **texts(given)}
-    mask = given["mask"]
+    mask, window, mod_buffers = given["mask"], given["window"], given["mod_buffers"]
     try:
         causal, align = _MASKS[mask]
     except (KeyError, TypeError):
         raise ValueError(_mask_sentence(mask)) from None
-    window, scale, softcap, dropout_p = given["window"], given["scale"], given["softcap"], given["dropout_p"]
-    max_seqlen_q, max_seqlen_k, mod_buffers = given["max_seqlen_q"], given["max_seqlen_k"], given["mod_buffers"]
-    score_mod, mask_mod = given["score_mod"], given["mask_mod"]
-    seed, threads, implementation = given["seed"], given["threads"], given["implementation"]
+    dropout_p, seed = given["dropout_p"], given["seed"]
+    layout, implementation = given["layout"], given["implementation"]
     if is_array(seed):
         in_memory, seed = seed_array(seed), 0
         given = {**given, "dropout_seed": in_memory if dropout_p != 0 else None}
     # Most calls have most options at their default: a function for each would be a fifth of a small call.
-    layout = given["layout"]
     options = {
         "tokens_first": False if layout == "bhsd" else tokens_first(layout),
         "causal": causal,
         "align": align,
         "align_offset": _align_offset(mask, align, given["align_offset"]),
         "window": (-1, -1) if window is None else _window(window),
-        "scale": None if scale is None else number("scale", scale),
-        "softcap": _softcap(softcap) if softcap.__class__ is not float or softcap else 0.0,
-        "dropout_p": _probability("dropout_p", dropout_p) if dropout_p.__class__ is not float or dropout_p else 0.0,
         "seed": _no_seed(dropout_p) if seed is SEED else seed_of(seed),
-        "dropout_start": _NOWHERE if given["dropout_start"] is None else _dropout_start(given["dropout_start"]),
-        **{name: 0 if given[name] is None else _tile(name, given[name]) for name in ("mask_tile_q", "mask_tile_k")},
-        "max_seqlen_q": 0 if max_seqlen_q is None else bound("max_seqlen_q", max_seqlen_q),
-        "max_seqlen_k": 0 if max_seqlen_k is None else bound("max_seqlen_k", max_seqlen_k),
-        "score_mod": "" if score_mod is None else expression("score_mod", score_mod),
-        "mask_mod": "" if mask_mod is None else expression("mask_mod", mask_mod),
         "mod_buffers": [] if mod_buffers is None else _mod_buffers(mod_buffers, place),
         "implementation": "" if implementation is None else text("implementation", str(implementation)),
-        "threads": threads_of(threads),
+        "threads": threads_of(given["threads"]),
         "stream": place.stream,
         "workspace": place.workspace,
     }
     forward = "dout" not in given and "tq" not in given
-    if forward:
-        options["batch_invariant"] = bool(given["batch_invariant"])
-        unified_max = given["unified_max"]
-        options["unified_max"] = None if unified_max is None else number("unified_max", unified_max)
-    fp8 = "accumulation" in given
-    if fp8:
-        options["accumulation"] = _accumulation(given["accumulation"])
-    for name, convert in _SIDE_INPUTS + _CACHE_INPUTS * forward + _FP8_INPUTS * fp8:
+    for name, default, at_default, read in _FORWARD_ROWS if forward else _ROWS:
+        x = given[name]
+        is_default = x is default or (x.__class__ is float and x == at_default)
+        options[name] = at_default if is_default else read(name, x)
+    for name, convert in _SIDE_INPUTS + (_CACHE_INPUTS + _FP8_INPUTS) * forward:
         x = given.get(name)
         options[name] = None if x is None else _arrays.exported(name, x, place, convert=convert)
     return options

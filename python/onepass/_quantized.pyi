@@ -1,5 +1,7 @@
 from typing import Any
 
+NAMES: tuple[str, ...]
+
 class Quantized(tuple[Any, ...]):
     def __new__(
         cls, data: Any, descale: Any, mean: Any = None, *, hadamard: bool = False, seed: int = 0

@@ -16,10 +16,10 @@ from . import (  # noqa: F401
     _jax_derivative,
     _jax_entropy,
     _jax_second,
+    _keywords,
     _merge,
     _onepass,
     _options,
-    _unknown,
     _values,
 )
 from ._flex import jaxpr
@@ -46,54 +46,8 @@ def __dir__():
     return sorted(__all__)
 
 
-def attention(
-    q,
-    k,
-    v,
-    *,
-    mask=None,
-    align_offset=None,
-    window=None,
-    bool_mask=None,
-    block_mask=None,
-    mask_tile_q=None,
-    mask_tile_k=None,
-    bias=None,
-    alibi_slopes=None,
-    sinks=None,
-    scale=None,
-    softcap=0.0,
-    dropout_p=0.0,
-    seed=_options.SEED,
-    dropout_start=None,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    max_seqlen_q=None,
-    max_seqlen_k=None,
-    seqused_k=None,
-    page_table=None,
-    tree=None,
-    batch_invariant=False,
-    q_descale=None,
-    k_descale=None,
-    v_descale=None,
-    v_mean=None,
-    fp8=False,
-    accumulation="exact",
-    unified_max=None,
-    deterministic=False,
-    score_mod=None,
-    mask_mod=None,
-    mod_buffers=None,
-    return_lse=False,
-    return_max=False,
-    return_entropy=False,
-    out_dtype=None,
-    layout="bhsd",
-    implementation=None,
-    threads=None,
-    **unknown,
-):
+@_keywords.shared("onepass.jax.attention", without=("out", "recomputed"), out_dtype=None, deterministic=False)
+def attention(q, k, v, **options):
     """``onepass.attention`` of JAX arrays, traced or not.
 
     Differentiable by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward mode
@@ -125,21 +79,19 @@ def attention(
       ValueError, TypeError: while tracing, for a shape, a dtype or an option that does not fit; where it runs, XLA
       raises what only the values show, and what no implementation accepts.
     """
-    given = dict(locals())
-    if unknown:
-        _unknown.refuse("onepass.jax.attention", unknown, attention.__kwdefaults__)
+    given = _keywords.given(attention, options, q=q, k=k, v=v)
     if Quantized in (type(q), type(k), type(v)):
-        given.update(zip(NAMES, carried(q, k, v, q_descale, k_descale, v_descale, v_mean, fp8)))
-    if hasattr(block_mask, "in_call"):  # a BlockMask
-        given.update(block_mask.in_call(given))
-        mask_mod = given["mask_mod"]
-    if callable(score_mod) or callable(mask_mod):
+        given.update(zip(NAMES, carried(*(given[name] for name in (*NAMES, "fp8")))))
+    if hasattr(given["block_mask"], "in_call"):  # a BlockMask
+        given.update(given["block_mask"].in_call(given))
+    if callable(given["score_mod"]) or callable(given["mask_mod"]):
         given.update(texts(given, jaxpr.call_with))
     names, arrays = _jax_call.operands(given)
-    options = _jax_call.settings(given, names)
+    settings = _jax_call.settings(given, names)
+    return_lse, return_max, out_dtype = bool(given["return_lse"]), given["return_max"], given["out_dtype"]
     dtype = None if out_dtype is None else jnp.dtype(out_dtype).name
-    call = _jax_call.Call(names, options, bool(return_lse), dtype, _options.asks_for_max(return_max))
-    if return_entropy:
+    call = _jax_call.Call(names, settings, return_lse, dtype, _options.asks_for_max(return_max))
+    if given["return_entropy"]:
         call = dataclasses.replace(call, return_lse=True, return_entropy=True)
         out, lse, most, entropy = _jax_entropy.attention(call, tuple(arrays))
         lse = lse if return_lse else None
@@ -148,7 +100,7 @@ def attention(
     if most is not None:
         most = jax.lax.stop_gradient(most)
     if return_max == "head":
-        most = _options.of_heads(most, {**given, **dict(options)})
+        most = _options.of_heads(most, {**given, **dict(settings)})
     results = tuple(x for x in (out, lse, most, entropy) if x is not None)
     return results if len(results) > 1 else out
 

@@ -11,8 +11,8 @@ void add_context_parallel(nanobind::module_& m);  // its plan, for the package's
 // jax_handlers(): {"onepass_attention": {"cpu": capsule, "CUDA": capsule}, ...}, as jax.ffi.register_ffi_target takes
 // them.
 void add_jax(nanobind::module_& m);
-// torch_register, torch_forward, torch_sdpa, torch_gradients, torch_backward and kept_plans, which the package's
-// _torch_*.py call.
+// torch_register, torch_attention, torch_forward, torch_sdpa, torch_gradients, torch_backward and kept_plans, which the
+// package's _torch_*.py call.
 void add_torch(nanobind::module_& m);
 void add_command(nanobind::module_& m);  // the command-line tool as a function
 

@@ -20,9 +20,11 @@ namespace {
 constexpr Role kDifferentiable[] = {Role::q, Role::k, Role::v, Role::bias, Role::alibi_slopes, Role::sinks};
 
 bool needs_gradient(const TorchCall& call) {
-  if (!is_true(words.is_grad_enabled)) return false;
-  for (const Role role : kDifferentiable)
-    if (requires_grad(call.tensor(role))) return true;
+  return std::ranges::any_of(kDifferentiable, [&](Role role) { return requires_grad(call.tensor(role)); });
+}
+bool loses_gradient(const TorchCall& call) {
+  for (int i = static_cast<int>(std::size(kDifferentiable)); i < torch_at.inputs; ++i)
+    if (requires_grad(call[i])) return true;
   return false;
 }
 
@@ -105,9 +107,10 @@ nb::object recorded(const TorchCall& call, nb::handle out, nb::handle lse, nb::h
 }
 
 // The result for the caller, or None: not taken, and nothing has been done. grouped: k and v may have fewer heads than
-// q. into: the caller's out, or None.
-nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped, nb::handle into) {
+// q.
+nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool grouped) {
   if (!torch_exchange) return nb::none();
+  const nb::handle into = call.into;
   if (!into.is_none() && (!is_plain(into.ptr()) || requires_grad(into.ptr()) || is_negative(into.ptr())))
     return nb::none();
   TakenCall taken(kForward);
@@ -125,8 +128,9 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
       if (x->rank != 4 || x->shape[0] != t.q.shape[0] || (x != &t.q && x->shape[1] != t.k.shape[1])) return nb::none();
     if (t.q.shape[1] != t.k.shape[1] && !(grouped && t.q.shape[1] % t.k.shape[1] == 0)) return nb::none();
   }
-  const bool asked = call[torch_at.return_lse] == Py_True, records = !dispatched && needs_gradient(call);
-  if (records && (has_no_gradients(t) || !into.is_none())) return nb::none();
+  const bool asked = call[torch_at.return_lse] == Py_True, may_record = !dispatched && is_true(words.is_grad_enabled);
+  const bool records = may_record && needs_gradient(call);
+  if ((records && (has_no_gradients(t) || !into.is_none())) || (may_record && loses_gradient(call))) return nb::none();
   const auto [out, lse] = new_results(call, t, into, asked || records, asked);
   if (!taken.take(Role::out, out) || !taken.take(Role::lse, lse)) return nb::none();
   taken.run();
@@ -135,7 +139,17 @@ nb::object forward(const TorchCall& call, bool dispatched, bool sdpa, bool group
 }
 
 nb::object forward_of_tuple(nb::handle arguments, bool dispatched, nb::handle into) {
-  return forward(TorchCall(arguments), dispatched, false, false, into);
+  TorchCall call(arguments);
+  call.into = into.ptr();
+  return forward(call, dispatched, false, false);
+}
+
+nb::object forward_of_words(nb::handle q, nb::handle k, nb::handle v, nb::handle options) {
+  TorchCall call;
+  call.tensor(Role::q) = q.ptr();
+  call.tensor(Role::k) = k.ptr();
+  call.tensor(Role::v) = v.ptr();
+  return call.take_words(options) ? forward(call, false, false, false) : nb::none();
 }
 
 nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle mask, nb::handle dropout_p,
@@ -143,18 +157,18 @@ nb::object sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle m
   if (!torch_exchange || (is_causal.ptr() != Py_False && (is_causal.ptr() != Py_True || !mask.is_none())))
     return nb::none();
   TorchCall call;
-  call[torch_at.of_role[static_cast<std::size_t>(Role::q)]] = query.ptr();
-  call[torch_at.of_role[static_cast<std::size_t>(Role::k)]] = key.ptr();
-  call[torch_at.of_role[static_cast<std::size_t>(Role::v)]] = value.ptr();
+  call.tensor(Role::q) = query.ptr();
+  call.tensor(Role::k) = key.ptr();
+  call.tensor(Role::v) = value.ptr();
   call[torch_at.dropout_p] = dropout_p.ptr();
   call[torch_at.scale] = scale.ptr();
   if (is_causal.ptr() == Py_True) call[torch_at.mask] = words.causal;
   if (!mask.is_none()) {
     if (!is_plain(mask.ptr())) return nb::none();
     const Role role = attribute(mask.ptr(), names.dtype).ptr() == words.bool_dtype ? Role::bool_mask : Role::bias;
-    call[torch_at.of_role[static_cast<std::size_t>(role)]] = mask.ptr();
+    call.tensor(role) = mask.ptr();
   }
-  return forward(call, false, true, enable_gqa.ptr() == Py_True, nb::none());
+  return forward(call, false, true, enable_gqa.ptr() == Py_True);
 }
 
 }  // namespace
@@ -169,6 +183,7 @@ void add_torch(nb::module_& m) {
   });
   m.def("torch_register", &register_torch, "words"_a);
   m.def("torch_forward", &forward_of_tuple, "arguments"_a, "dispatched"_a, "into"_a.none());
+  m.def("torch_attention", &forward_of_words, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a);
   m.def("torch_sdpa", &sdpa, "query"_a, "key"_a, "value"_a, "attn_mask"_a.none(), "dropout_p"_a, "is_causal"_a,
         "scale"_a.none(), "enable_gqa"_a);
   add_torch_gradients(m);

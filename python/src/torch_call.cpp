@@ -89,6 +89,7 @@ TorchCall::TorchCall(nb::handle arguments) : TorchCall() {
 }
 bool TorchCall::given(int i) const { return i >= 0 && (*this)[i] != defaults[static_cast<std::size_t>(i)]; }
 PyObject* TorchCall::tensor(Role role) const { return (*this)[torch_at.of_role[static_cast<std::size_t>(role)]]; }
+PyObject*& TorchCall::tensor(Role role) { return (*this)[torch_at.of_role[static_cast<std::size_t>(role)]]; }
 
 // Reads an option. False: out of the ordinary. A tensor may have a gradient that would be lost.
 template <class T>
@@ -265,6 +266,7 @@ void register_torch_calls(nb::handle capsule, const nb::tuple& names, const nb::
   num_threads = nb::borrow(threads).release().ptr();
   openmp = openmp_at(place);
   for (std::size_t i = 0; i < names.size(); ++i) defaults[i] = known_defaults[i].ptr();
+  register_torch_words(names);
   auto* table = static_cast<dlpack::ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   if (!table) throw nb::python_error();
   while (table && table->version.major > 1) table = table->older;

@@ -28,10 +28,14 @@ class TorchCall {
 
   PyObject* operator[](int i) const { return i < 0 ? Py_None : items[static_cast<std::size_t>(i)]; }
   PyObject*& operator[](int i) { return items[static_cast<std::size_t>(i)]; }
+  // Keywords of onepass.torch.attention, a dict. False: one of them, or its value, is out of the ordinary.
+  bool take_words(nanobind::handle options);
   bool given(int i) const;  // another object than the default
   PyObject* tensor(Role role) const;
+  PyObject*& tensor(Role role);
 
   std::array<PyObject*, kMax> items;
+  PyObject* into = Py_None;  // the caller's out
 };
 
 // Where a call has what; -1: nowhere.
@@ -52,6 +56,9 @@ extern const dlpack::ExchangeTable* torch_exchange;
 // threads: a function, how many threads CPU work takes; place: how the paths of PyTorch's libraries begin.
 void register_torch_calls(nanobind::handle capsule, const nanobind::tuple& names, const nanobind::tuple& defaults,
                           int inputs, const nanobind::dict& masks, nanobind::handle threads, const std::string& place);
+
+// names: of a call's items.
+void register_torch_words(const nanobind::tuple& names);
 
 // A call that is being read. Whatever is out of the ordinary (dtypes that are converted, expressions, dropout,
 // implementations by name) is not taken, and left to the package's general path, which also has the sentences for what

@@ -66,6 +66,60 @@ def test_a_plan_is_of_its_options(attention, torch):
             assert torch.equal(out, expected[0]) and torch.equal(lse, expected[1]), options
 
 
+def test_keywords_that_are_read_where_they_are_given(attention, torch):
+    """Ordinary ones by the extension alone, with the result of a call that says all; others by the general path."""
+    import onepass
+
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this PyTorch has no DLPack exchange table: the general path takes every call")
+    q, k, v = qkv(torch, heads=2)
+    read = onepass._onepass.torch_attention
+    everything = dict(onepass._options.keywords(attention))
+    ordinary = [
+        {},
+        everything,
+        dict(mask="causal_top_left", scale=0.5, softcap=3, threads=1),
+        dict(window=(3, -1), seed=7, dropout_p=0.0, accumulation="exact"),
+        dict(bias=torch.randn(19, 23), sinks=torch.randn(2), deterministic=True, return_lse=True),
+        dict(out=torch.empty(2, 2, 19, 24), batch_invariant=True),
+        {"".join(["sca", "le"]): 0.5},
+    ]
+    for options in ordinary:
+        result, expected = attention(q, k, v, **options), onepass.attention(q, k, v, **_of_onepass(options))
+        for mine, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (result, expected))):
+            assert torch.equal(mine, theirs), options
+    tokens = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    torch.testing.assert_close(read(*tokens, dict(layout="bshd")).transpose(1, 2), attention(q, k, v))
+    assert all(read(q, k, v, options) is not None for options in ordinary[:-1])
+    with_gradient = torch.ones(1, requires_grad=True)
+    for options in [
+        dict(nothing=1),
+        dict(tokens_first=True),
+        dict(mask="diagonal"),
+        dict(layout="sbhd"),
+        dict(layout=1),
+        dict(window=[1, 2]),
+        dict(window=(1, 2, 3)),
+        dict(seed=1.5),
+        dict(seed=-1),
+        dict(dropout_p=0.5, seed=1),
+        dict(return_lse=1),
+        dict(return_max=True),
+        dict(return_entropy=True),
+        dict(fp8=True),
+        dict(score_mod="score"),
+        dict(mod_buffers={}),
+        dict(k_descale=with_gradient),
+        dict(out=with_gradient),
+        dict(bias=[1.0]),
+    ]:
+        assert read(q, k, v, options) is None, options
+
+
+def _of_onepass(options):
+    return {name: x for name, x in options.items() if name not in ("deterministic", "out_dtype", "out")}
+
+
 def test_tensors_that_mean_more_than_their_memory(attention, torch):
     q, k, v = qkv(torch)
     negative = torch.complex(torch.zeros_like(q), -q).conj().imag

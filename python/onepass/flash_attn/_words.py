@@ -8,6 +8,7 @@ from torch.compiler import is_compiling
 
 import onepass
 from onepass import _onepass
+from onepass._attention import call_of
 from onepass._options import keywords
 from onepass._torch_op import _readable
 from onepass._values import integer, window_sides
@@ -107,8 +108,8 @@ def checked(q: Tensor, k: Tensor, v: Tensor, words: Any) -> None:
     if like in _accepted:
         return
     given = {**keywords(onepass.attention), **words}
-    call: Any = onepass  # the stub shows what is public
-    _onepass.check(call._call(*map(_readable, (q, k, v)), given)[-1])
+    q, k, v = map(_readable, (q, k, v))
+    _onepass.check(call_of(q, k, v, given)[-1])
     if len(_accepted) >= 1000:
         _accepted.clear()
     if like is not None:
