@@ -110,7 +110,7 @@ bool features() {
           // In fp32 a case is one draw of few numbers, which round either way. dsinks and dslopes are four numbers,
           // sums of many terms that nearly cancel.
           const bool four = what == "dsinks" || what == "dslopes";
-          const bool in_fp32 = c.dtype == DType::f32 || what == "row_max";
+          const bool in_fp32 = c.dtype == DType::f32 || what == "row_max" || what == "lse";
           const bool fine = in_fp32 ? std::sqrt(e.many) <= (four ? 4e-6 : 1e-6) * std::sqrt(e.right) + 1e-6
                                     : e.ratio() <= (four ? 1.2 : 1.05);
           right &= fine;
