@@ -66,6 +66,13 @@ class ONEPASS_API Layout {
   std::vector<std::int64_t> cuts_, order_, shares_;
 };
 
+// The layout of nodes that have `within` ranks each, and that of a node's rows among its ranks. Rank r is rank
+// r % within of node r / within. Throws bad_value if the nodes do not have equally many ranks, or node is out of range.
+struct NodeLayouts {
+  Layout nodes, ranks;
+};
+ONEPASS_API NodeLayouts node_layouts(const Layout& layout, std::int64_t within, std::int64_t node);
+
 // Position j is visible to position i if i - left <= j <= i + right (-1: unbounded) and both are in one document.
 struct ONEPASS_API Visibility {
   std::int64_t left = -1, right = -1;

@@ -54,6 +54,21 @@ ONEPASS_API void context_parallel_attention_backward(Transport& transport, const
                                                      const AttentionTensors& tensors, const Attention& attention = {},
                                                      const Launch& launch = {});
 
+// The same on a mesh: heads are dealt out within a node (ulysses), and the keys of other nodes come (gather), so only K
+// and V of a rank's own heads travel between nodes. Rank r of the layout is rank r % within.ranks() of `within`, and
+// its node, r / within.ranks(), is its rank in `between`. scheme, head_groups and reproducible stay at their defaults;
+// bias and bool_mask have 1 row.
+struct MeshTransport {
+  Transport& within;
+  Transport& between;
+};
+ONEPASS_API void context_parallel_attention(const MeshTransport& mesh, const ContextParallel& how,
+                                            const AttentionTensors& tensors, const Attention& attention = {},
+                                            const Launch& launch = {});
+ONEPASS_API void context_parallel_attention_backward(const MeshTransport& mesh, const ContextParallel& how,
+                                                     const AttentionTensors& tensors, const Attention& attention = {},
+                                                     const Launch& launch = {});
+
 // Attention of new tokens to a cache whose keys are spread over the ranks: each rank attends to its keys, and one merge
 // joins the results in fp32 (Flash-Decoding over ranks). All ranks make the same call.
 //

@@ -154,6 +154,13 @@ void add_context_parallel(nb::module_& package) {
         return cp::ring_parts(l, v, r, source, {false, packed, distances});
       },
       "layout"_a, "visibility"_a, "rank"_a, "source"_a, "packed"_a, "distances"_a);
+  m.def(
+      "node_layouts",
+      [](const cp::Layout& l, Index within, Index node) {
+        const cp::NodeLayouts found = cp::node_layouts(l, within, node);
+        return nb::make_tuple(found.nodes, found.ranks);
+      },
+      "layout"_a, "within"_a, "node"_a);
   m.def("ring_steps", &cp::ring_steps, "layout"_a, "visibility"_a, "source"_a);
   m.def("sum", &sum, "count"_a, "given"_a);
   m.def(

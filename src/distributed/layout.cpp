@@ -156,4 +156,25 @@ Index Layout::count(Index rank) const {
   return pieces.empty() ? 0 : pieces.back().rows.end;
 }
 
+NodeLayouts node_layouts(const Layout& layout, Index within, Index node) {
+  want(within >= 1 && layout.ranks() % within == 0, ErrorCode::bad_value, "the ranks of a node must divide ",
+       layout.ranks(), ", the layout's ranks (got ", within, ")");
+  want(node >= 0 && node < layout.ranks() / within, ErrorCode::bad_value, "node must be from 0 to ",
+       layout.ranks() / within - 1, " (got ", node, ")");
+  const std::vector<Index>&cuts = layout.cuts(), &order = layout.order(), &shares = layout.shares();
+  std::vector<Index> of_nodes;
+  for (Index r = 0; r <= layout.ranks(); r += within) of_nodes.push_back(shares[static_cast<std::size_t>(r)]);
+  // The node's units, numbered in ascending order.
+  const auto first = shares.begin() + node * within;
+  const std::vector<Index> mine(order.begin() + *first, order.begin() + *(first + within));
+  std::vector<Index> units = mine, own_cuts{0}, own_order, own_shares;
+  std::ranges::sort(units);
+  if (units.empty()) return {Layout(cuts, order, of_nodes), Layout::contiguous(0, within)};
+  for (const Index u : units)
+    own_cuts.push_back(own_cuts.back() + cuts[static_cast<std::size_t>(u) + 1] - cuts[static_cast<std::size_t>(u)]);
+  for (const Index u : mine) own_order.push_back(std::ranges::lower_bound(units, u) - units.begin());
+  for (Index r = 0; r <= within; ++r) own_shares.push_back(first[r] - *first);
+  return {Layout(cuts, order, of_nodes), Layout(own_cuts, own_order, own_shares)};
+}
+
 }  // namespace onepass::inline v0::context_parallel

@@ -63,6 +63,13 @@ TEST(ContextLayout, DocumentsAreEqualWork) {
   EXPECT_EQ(Layout::documents({0}, 3).length(), 0);
 }
 
+std::vector<Index> positions_of(const std::vector<Piece>& pieces) {
+  std::vector<Index> all;
+  for (const Piece& piece : pieces)
+    for (Index i = piece.positions.begin; i < piece.positions.end; ++i) all.push_back(i);
+  return all;
+}
+
 // The sentence of the error that f throws.
 std::string refused(const std::function<void()>& f) {
   try {
@@ -72,6 +79,32 @@ std::string refused(const std::function<void()>& f) {
     return e.what();
   }
   return "nothing is refused";
+}
+
+// The shard of a node has the positions of its ranks, and each rank's rows of it are the rank's own positions.
+TEST(ContextLayout, NodesHoldWhatTheirRanksHold) {
+  for_each_case([](const Layout& layout, const Visibility&) {
+    for (Index within = 1; within <= layout.ranks(); ++within) {
+      if (layout.ranks() % within != 0) continue;
+      for (Index node = 0; node < layout.ranks() / within; ++node) {
+        const NodeLayouts found = node_layouts(layout, within, node);
+        ASSERT_EQ(found.nodes.ranks(), layout.ranks() / within);
+        ASSERT_EQ(found.ranks.ranks(), within);
+        ASSERT_EQ(found.ranks.length(), found.nodes.count(node));
+        const std::vector<Index> shard = positions_of(found.nodes.runs(node));
+        for (Index r = 0; r < within; ++r) {
+          std::vector<Index> mine;
+          for (const Index row : positions_of(found.ranks.runs(r)))
+            mine.push_back(shard[static_cast<std::size_t>(row)]);
+          ASSERT_EQ(mine, positions_of(layout.runs(node * within + r)));
+        }
+      }
+    }
+  });
+  EXPECT_EQ(refused([] { static_cast<void>(node_layouts(Layout::contiguous(8, 6), 4, 0)); }),
+            "the ranks of a node must divide 6, the layout's ranks (got 4)");
+  EXPECT_EQ(refused([] { static_cast<void>(node_layouts(Layout::contiguous(8, 6), 3, 2)); }),
+            "node must be from 0 to 1 (got 2)");
 }
 
 TEST(ContextLayout, RefusesWhatIsNoLayout) {

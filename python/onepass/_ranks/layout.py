@@ -76,17 +76,8 @@ class Layout:
 
 def node_layouts(layout: _Layout, within: int, node: int) -> tuple[_Layout, _Layout]:
     """(the layout of nodes, the layout of a node's rows among its ranks). Rank r is rank r % within of its node."""
-    make = type(layout)
-    shares = layout.shares[node * within : (node + 1) * within + 1]
-    mine = layout.order[shares[0] : shares[-1]]
-    place = {unit: i for i, unit in enumerate(sorted(mine))}
-    cuts = [0]
-    for unit in place:
-        cuts.append(cuts[-1] + layout.cuts[unit + 1] - layout.cuts[unit])
-    nodes = make(layout.cuts, layout.order, layout.shares[::within])
-    if not mine:
-        return nodes, make.contiguous(0, within)
-    return nodes, make(cuts, [place[unit] for unit in mine], [s - shares[0] for s in shares])
+    nodes, ranks = _plan.node_layouts(layout.plan, within, node)
+    return type(layout)._of(lambda: nodes), type(layout)._of(lambda: ranks)
 
 
 def sides(causal: bool, window: Any) -> tuple[int, int]:

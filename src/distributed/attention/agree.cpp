@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -97,6 +98,19 @@ void agree(Transport& transport, const std::optional<Error>& complaint, const st
   std::uint64_t bytes = 0;
   for (const Digest& d : all) bytes = std::max(bytes, d.bytes);
   refuse(statements(transport, mine, bytes), facts.size());
+}
+
+void MeshRanks::all_to_all(std::span<const ConstBlock>, std::span<const Block>, void*) {
+  throw Error(ErrorCode::internal, "a mesh exchanges within nodes or between them");
+}
+void MeshRanks::all_gather(ConstBlock mine, Block all) {
+  std::vector<std::byte> node(mine.size() * static_cast<std::size_t>(mesh_.within.ranks()));
+  mesh_.within.all_gather(mine, node);
+  mesh_.between.all_gather(node, all);
+}
+void MeshRanks::fail(std::string_view sentence) noexcept {
+  mesh_.within.fail(sentence);
+  mesh_.between.fail(sentence);
 }
 
 }  // namespace onepass::inline v0::context_parallel

@@ -8,7 +8,7 @@
 
 #include "base/text.hpp"
 #include "distributed/attention/agree.hpp"
-#include "distributed/attention/schemes.hpp"
+#include "distributed/attention/schemes/schemes.hpp"
 #include "distributed/layout.hpp"
 #include "problem/attention/arguments.hpp"
 #include "problem/checks/tensor_checks.hpp"
@@ -21,8 +21,15 @@ using namespace context_parallel;
 
 enum class Pass { forward, backward };
 
-// A call has some of the heads.
-bool shares_heads(const ContextParallel& how) { return how.scheme == Scheme::ulysses || how.head_groups > 1; }
+// A call as the caller wants it: by a scheme, or on a mesh.
+struct How {
+  const ContextParallel& given;
+  bool mesh;
+
+  bool deals_heads() const { return mesh || given.scheme == Scheme::ulysses; }
+  bool shares_heads() const { return deals_heads() || given.head_groups > 1; }  // a call has some of the heads
+  std::string name() const { return mesh ? "a mesh" : text("the scheme ", name_of(given.scheme)); }
+};
 
 // ------------------------------------------------------------------------------------------------------------- checks
 void refuse_unsupported(const AttentionTensors& t, const Attention& a, Pass pass) {
@@ -72,15 +79,17 @@ void check_layout(const Transport& transport, const ContextParallel& how, const 
        a.band.right, ")");
 }
 
-void check_scheme(const ContextParallel& how, const AttentionTensors& t, const Attention& a) {
-  want(how.scheme == Scheme::gather || !how.reproducible, ErrorCode::unsupported, "the scheme ", name_of(how.scheme),
-       " does not support reproducible");
+void check_scheme(const How& asked, const AttentionTensors& t, const Attention& a) {
+  const ContextParallel& how = asked.given;
+  const bool gather = how.scheme == Scheme::gather && !asked.mesh;
+  want(!asked.mesh || how.scheme != Scheme::ring, ErrorCode::unsupported, "a mesh does not support the scheme ring");
+  want(gather || !how.reproducible, ErrorCode::unsupported, asked.name(), " does not support reproducible");
   want(how.head_groups >= 1, ErrorCode::bad_value, "head_groups must be 1 or more (got ", how.head_groups, ")");
-  want(how.scheme == Scheme::gather || how.head_groups == 1, ErrorCode::unsupported, "the scheme ", name_of(how.scheme),
-       " does not support head_groups (got ", how.head_groups, ")");
-  if (how.scheme == Scheme::ulysses) {
+  want(gather || how.head_groups == 1, ErrorCode::unsupported, asked.name(), " does not support head_groups (got ",
+       how.head_groups, ")");
+  if (asked.deals_heads()) {
     for (const auto& [name, x] : {std::pair{"bias", t.bias}, {"bool_mask", t.bool_mask}})
-      want(!x.given() || x.shape[2] == 1, ErrorCode::unsupported, "the scheme ulysses does not support a ", name,
+      want(!x.given() || x.shape[2] == 1, ErrorCode::unsupported, asked.name(), " does not support a ", name,
            " with rows; give [batch|1, heads|1, 1, length] (got ", shape_text(x), ")");
   }
   // Rings need a plan that others do not.
@@ -117,8 +126,8 @@ void try_without_rows(AttentionTensors t, Attention a, Pass pass) {
   static_cast<void>(make_plan(t, a));
 }
 
-void check(const Transport& transport, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
-           Pass pass) {
+void check(const Transport& transport, const How& asked, const AttentionTensors& t, const Attention& a, Pass pass) {
+  const ContextParallel& how = asked.given;
   refuse_unsupported(t, a, pass);
   check_layout(transport, how, a);
   const Index rows = how.layout.count(transport.rank()), length = how.layout.length();
@@ -136,12 +145,12 @@ void check(const Transport& transport, const ContextParallel& how, const Attenti
   check_side("bias", t.bias, rows, length);
   check_side("dbias", t.dbias, rows, length);
   check_side("bool_mask", t.bool_mask, rows, length);
-  check_scheme(how, t, a);
+  check_scheme(asked, t, a);
   want(how.documents.size() < 2 || !names_batch(a), ErrorCode::unsupported,
        "score_mod and mask_mod do not support 'batch' with documents");
-  const std::size_t own = position_buffers(a, shares_heads(how));
+  const std::size_t own = position_buffers(a, asked.shares_heads());
   want(t.mod_buffers.size() + own <= kMaxModBuffers, ErrorCode::bad_value, "expressions that count rows",
-       shares_heads(how) ? ", keys and heads" : " and keys", " must have at most ", kMaxModBuffers - own,
+       asked.shares_heads() ? ", keys and heads" : " and keys", " must have at most ", kMaxModBuffers - own,
        " mod_buffers (got ", t.mod_buffers.size(), ")");
   try_without_rows(t, a, pass);
   check_outputs(t, pass);
@@ -158,7 +167,8 @@ std::string numbers(const std::vector<Index>& values) {
 }
 
 // Facts that must be the same on all ranks, or they would wait for each other.
-std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t, const Attention& a, Pass pass) {
+std::vector<Fact> facts_of(const How& asked, const AttentionTensors& t, const Attention& a, Pass pass) {
+  const ContextParallel& how = asked.given;
   const auto given = [](auto... tensors) {
     std::string all;
     for (const auto& [name, is] : {tensors...}) all += is ? text(all.empty() ? "" : ", ", name) : "";
@@ -172,7 +182,8 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
       {"dtypes and devices of q, k and v", text(name_of(t.q.dtype), ", ", name_of(t.k.dtype), ", ", name_of(t.v.dtype),
                                                 " on ", t.q.device.kind == DeviceKind::cpu ? "cpu" : "cuda")},
       {"layout", text("cuts ", numbers(l.cuts()), ", order ", numbers(l.order()), ", shares ", numbers(l.shares()))},
-      {"scheme", text(name_of(how.scheme), how.head_groups > 1 ? text(" of ", how.head_groups, " head_groups") : "")},
+      {"scheme", text(asked.mesh ? "mesh" : name_of(how.scheme),
+                      how.head_groups > 1 ? text(" of ", how.head_groups, " head_groups") : "")},
       {"documents", numbers(how.documents)},
       {"band", text(a.band.left, ":", a.band.causal ? 0 : a.band.right)},
       {"options", text("scale ", a.scale ? text(*a.scale) : "default", ", softcap ", a.softcap, ", dropout_p ",
@@ -187,7 +198,7 @@ std::vector<Fact> facts_of(const ContextParallel& how, const AttentionTensors& t
                    : text("gradients of ", given(Named{"k", t.dk.given()}, Named{"v", t.dv.given()}))},
       // A rank computes these for the others.
       {"dtypes of out, lse, row_max, dout, dlse, dq, dk and dv",
-       how.scheme != Scheme::ulysses
+       !asked.deals_heads()
            ? ""
            : text(dtype_of(t.out), ", ", dtype_of(t.lse), ", ", dtype_of(t.row_max), ", ", dtype_of(t.dout), ", ",
                   dtype_of(t.dlse), ", ", dtype_of(t.dq), ", ", dtype_of(t.dk), ", ", dtype_of(t.dv))},
@@ -219,7 +230,6 @@ void each_group(const Job& all, const F& f) {
 }
 
 void compute_scheme(const Job& job, Pass pass) {
-  if (pass == Pass::backward) clear_side_gradients(job);
   each_group(job, [&](const Job& group) {
     switch (job.how.scheme) {
       case Scheme::gather: return pass == Pass::forward ? gather_forward(group) : gather_backward(group);
@@ -229,15 +239,18 @@ void compute_scheme(const Job& job, Pass pass) {
   });
 }
 
-void compute(Transport& transport, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
-             const Launch& launch, Pass pass) {
+// Checks a call, agrees on it with all ranks, and f(job) computes it.
+template <class F>
+void compute(Transport& transport, const How& asked, const AttentionTensors& t, const Attention& a,
+             const Launch& launch, Pass pass, const F& f) {
+  const ContextParallel& how = asked.given;
   std::optional<Error> complaint;
   try {
-    check(transport, how, t, a, pass);
+    check(transport, asked, t, a, pass);
   } catch (const Error& error) {
     complaint = error;
   }
-  agree(transport, complaint, complaint ? std::vector<Fact>{} : facts_of(how, t, a, pass),
+  agree(transport, complaint, complaint ? std::vector<Fact>{} : facts_of(asked, t, a, pass),
         t.q.device.kind == DeviceKind::cuda);
   const Job job{.transport = transport,
                 .how = how,
@@ -250,11 +263,29 @@ void compute(Transport& transport, const ContextParallel& how, const AttentionTe
                                .key_multiple = a.dropout_p > 0 ? 4 : 1},
                 .needs = needs_of(how, t, a)};
   try {
-    compute_scheme(job, pass);
+    if (pass == Pass::backward) clear_side_gradients(job);
+    f(job);
   } catch (const std::exception& error) {  // the other ranks wait for this one
     transport.fail(error.what());
     throw;
   }
+}
+
+void compute(Transport& transport, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
+             const Launch& launch, Pass pass) {
+  compute(transport, How{how, false}, t, a, launch, pass, [&](const Job& job) { compute_scheme(job, pass); });
+}
+
+void compute(const MeshTransport& mesh, const ContextParallel& how, const AttentionTensors& t, const Attention& a,
+             const Launch& launch, Pass pass) {
+  MeshRanks all(mesh);
+  compute(all, How{how, true}, t, a, launch, pass, [&](const Job& whole) {
+    NodeLayouts layouts = node_layouts(how.layout, mesh.within.ranks(), mesh.between.rank());
+    const ContextParallel nodes{.layout = std::move(layouts.nodes), .documents = how.documents};
+    const ContextParallel ranks{.layout = std::move(layouts.ranks)};
+    const Job job{mesh.within, ranks, whole.tensors, whole.options, whole.launch, whole.visibility, whole.needs};
+    pass == Pass::forward ? mesh_forward(job, mesh.between, nodes) : mesh_backward(job, mesh.between, nodes);
+  });
 }
 
 }  // namespace
@@ -270,6 +301,17 @@ void context_parallel_attention_backward(Transport& transport, const ContextPara
                                          const AttentionTensors& tensors, const Attention& attention,
                                          const Launch& launch) {
   compute(transport, how, tensors, attention, launch, Pass::backward);
+}
+
+void context_parallel_attention(const MeshTransport& mesh, const ContextParallel& how, const AttentionTensors& tensors,
+                                const Attention& attention, const Launch& launch) {
+  compute(mesh, how, tensors, attention, launch, Pass::forward);
+}
+
+void context_parallel_attention_backward(const MeshTransport& mesh, const ContextParallel& how,
+                                         const AttentionTensors& tensors, const Attention& attention,
+                                         const Launch& launch) {
+  compute(mesh, how, tensors, attention, launch, Pass::backward);
 }
 
 }  // namespace onepass::inline v0

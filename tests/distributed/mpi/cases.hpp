@@ -1,10 +1,12 @@
 // Calls that are made on one device, in float64, and on several ranks.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "arrays.hpp"
 #include "onepass/context_parallel_attention.hpp"
+#include "onepass/transport_mpi.hpp"
 
 namespace onepass::test {
 
@@ -148,9 +150,11 @@ struct Mine {
     tensors = tensors_of(in, results);
   }
 
-  void run(Transport& transport, const ContextParallel& how, const Case& c, Executor& executor = serial_executor()) {
-    context_parallel_attention(transport, how, without_gradients(tensors), c.options, {.executor = &executor});
-    context_parallel_attention_backward(transport, how, of_backward(tensors), c.options, {.executor = &executor});
+  // ranks: a Transport, or a MeshTransport.
+  template <class Ranks>
+  void run(Ranks& ranks, const ContextParallel& how, const Case& c, Executor& executor = serial_executor()) {
+    context_parallel_attention(ranks, how, without_gradients(tensors), c.options, {.executor = &executor});
+    context_parallel_attention_backward(ranks, how, of_backward(tensors), c.options, {.executor = &executor});
   }
 
  private:
@@ -160,6 +164,28 @@ struct Mine {
                  [&](std::size_t from, std::size_t to) { mine.data()[to] = in.mask.data()[from]; });
     in.mask = std::move(mine);
   }
+};
+
+// All ranks as nodes of `within` ranks each.
+class MpiMesh {
+ public:
+  explicit MpiMesh(int within) {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_split(MPI_COMM_WORLD, rank_ / within, rank_, &node_);
+    MPI_Comm_split(MPI_COMM_WORLD, rank_ % within, rank_, &place_);
+    within_.emplace(node_), between_.emplace(place_);
+  }
+  ~MpiMesh() {
+    within_.reset(), between_.reset();
+    MPI_Comm_free(&node_), MPI_Comm_free(&place_);
+  }
+  int rank() const { return rank_; }
+  MeshTransport transport() { return {*within_, *between_}; }
+
+ private:
+  int rank_ = 0;
+  MPI_Comm node_ = MPI_COMM_NULL, place_ = MPI_COMM_NULL;
+  std::optional<MpiTransport> within_{}, between_{};
 };
 
 // The whole results of all ranks, on every rank: rows in their places, sums added up.

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <map>
 
+#include "base/text.hpp"
 #include "cases.hpp"
-#include "onepass/transport_mpi.hpp"
 #include "tests.hpp"
 
 namespace onepass::test {
@@ -74,17 +74,35 @@ struct Errors {
 
 using ByName = std::map<std::string, Errors>;
 
-// The errors of a case on a layout, by the name of the result.
-ByName errors_of(const Case& c, const Layout& layout, MpiTransport& transport, Results& one, Results& reference,
-                 Scheme scheme, Index head_groups = 1) {
-  Mine mine(c, layout, transport.rank());
-  mine.run(transport, {.layout = layout, .documents = c.documents, .scheme = scheme, .head_groups = head_groups}, c);
-  Results all = together(mine.results, c, layout, transport.rank(), MPI_COMM_WORLD);
+// The errors of a case, by the name of the result. ranks: all, as a Transport or as a MeshTransport.
+template <class Ranks>
+ByName errors_of(const Case& c, const ContextParallel& how, Ranks& ranks, int rank, Results& one, Results& reference) {
+  Mine mine(c, how.layout, rank);
+  mine.run(ranks, how, c);
+  Results all = together(mine.results, c, how.layout, rank, MPI_COMM_WORLD);
   ByName found;
   Results::each([&](const char* what, Array Results::* x) {
     if ((all.*x).given()) found[what].add(all.*x, one.*x, reference.*x);
   });
   return found;
+}
+
+// how: the scheme and layout in words.
+bool judged(const Case& c, const std::string& how, const ByName& errors, int rank) {
+  bool right = true;
+  for (const auto& [what, e] : errors) {
+    // In fp32 a case is one draw of few numbers, which round either way. dsinks and dslopes are four numbers, sums of
+    // many terms that nearly cancel.
+    const bool four = what == "dsinks" || what == "dslopes";
+    const bool in_fp32 = c.dtype == DType::f32 || what == "row_max" || what == "lse";
+    const bool fine = in_fp32 ? std::sqrt(e.many) <= (four ? 4e-6 : 1e-6) * std::sqrt(e.right) + 1e-6
+                              : e.ratio() <= (four ? 1.2 : 1.05);
+    right &= fine;
+    if (!fine && rank == 0)
+      std::printf("%s, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(), how.c_str(), what.c_str(),
+                  std::sqrt(e.many), std::sqrt(e.one));
+  }
+  return right;
 }
 
 }  // namespace
@@ -106,19 +124,31 @@ bool features() {
          {std::pair{Scheme::gather, 1}, {Scheme::gather, 2}, {Scheme::ring, 1}, {Scheme::ulysses, 1}}) {
       for (const auto& [name, layout] : layouts_for(c, transport.ranks(), scheme)) {
         if (groups > 1 && name != "any") continue;
-        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme, groups)) {
-          // In fp32 a case is one draw of few numbers, which round either way. dsinks and dslopes are four numbers,
-          // sums of many terms that nearly cancel.
-          const bool four = what == "dsinks" || what == "dslopes";
-          const bool in_fp32 = c.dtype == DType::f32 || what == "row_max" || what == "lse";
-          const bool fine = in_fp32 ? std::sqrt(e.many) <= (four ? 4e-6 : 1e-6) * std::sqrt(e.right) + 1e-6
-                                    : e.ratio() <= (four ? 1.2 : 1.05);
-          right &= fine;
-          if (!fine && transport.rank() == 0)
-            std::printf("%s, %s in %d groups, %s, %s: error %.3g, one device's %.3g\n", c.name.c_str(),
-                        name_of(scheme).data(), groups, name.c_str(), what.c_str(), std::sqrt(e.many),
-                        std::sqrt(e.one));
-        }
+        const ContextParallel how{.layout = layout, .documents = c.documents, .scheme = scheme, .head_groups = groups};
+        right &= judged(c, text(name_of(scheme), " in ", groups, " groups, ", name),
+                        errors_of(c, how, transport, transport.rank(), one, reference), transport.rank());
+      }
+    }
+  }
+  return right;
+}
+
+bool mesh() {
+  int ranks = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  bool right = true;
+  for (int within = 1; within <= ranks; ++within) {
+    if (ranks % within != 0) continue;
+    MpiMesh mesh(within);
+    const MeshTransport transport = mesh.transport();
+    for (const Case& c : cases()) {
+      if ((within == 1 || within == ranks) && c.name != "causal") continue;  // gather or ulysses alone
+      Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
+      for (const auto& [name, layout] : layouts_for(c, ranks, Scheme::ulysses)) {
+        if (name == "contiguous") continue;
+        const ContextParallel how{.layout = layout, .documents = c.documents};
+        right &= judged(c, text("nodes of ", within, ", ", name),
+                        errors_of(c, how, transport, mesh.rank(), one, reference), mesh.rank());
       }
     }
   }
@@ -135,7 +165,8 @@ bool exact() {
       Results one = one_device(c, c.dtype, ""), reference = one_device(c, DType::f32, "reference");
       for (const Scheme scheme : {Scheme::gather, Scheme::ring, Scheme::ulysses}) {
         const Layout layout = Layout::zigzag(c.length, transport.ranks());
-        for (const auto& [what, e] : errors_of(c, layout, transport, one, reference, scheme)) {
+        for (const auto& [what, e] :
+             errors_of(c, {.layout = layout, .scheme = scheme}, transport, transport.rank(), one, reference)) {
           Errors& all = pooled[std::string(name_of(scheme)) + " " + what];
           all.many += e.many, all.one += e.one;
         }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cases.hpp"
-#include "onepass/transport_mpi.hpp"
 #include "support/sentence.hpp"
 #include "tests.hpp"
 
@@ -243,6 +242,38 @@ bool throws() {
   right &= refused_by_mpi();
   return right &
          is(sentence_of(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");
+}
+
+// One rank of four with another call, and one that throws in mid-call: all ranks throw.
+bool mesh_differs() {
+  MpiMesh mesh(2);
+  const MeshTransport transport = mesh.transport();
+  const Case c = small();
+  const Layout layout = Layout::zigzag(c.length, 4);
+  const bool me = mesh.rank() == 2;
+  Mine mine(c, layout, mesh.rank());
+  bool right = true;
+  const auto expect = [&](const std::string& wanted, const auto& change) {
+    ContextParallel how{.layout = layout};
+    AttentionTensors tensors = without_gradients(mine.tensors);
+    if (me) change(tensors, how);
+    right &= is(sentence_of([&] { context_parallel_attention(transport, how, tensors, c.options); }), wanted);
+  };
+  const std::string rows = std::to_string(layout.count(2)), fewer = std::to_string(layout.count(2) - 1);
+  expect("rank 2: q must have " + rows + " rows, as layout gives this rank (got " + fewer + ")",
+         [](auto& t, auto&) { --t.q.shape[2]; });
+  expect("rank 2: layout must be for 4 ranks, as the transport has (got 2)",
+         [&](auto&, auto& how) { how.layout = Layout::zigzag(c.length, 2); });
+  expect("rank 2: a mesh does not support the scheme ring", [](auto&, auto& how) { how.scheme = Scheme::ring; });
+  expect("rank 2: a mesh does not support head_groups (got 2)", [](auto&, auto& how) { how.head_groups = 2; });
+  expect("rank 2: a mesh does not support reproducible", [](auto&, auto& how) { how.reproducible = true; });
+  Failing failing(false);
+  const std::string got = sentence_of([&] {
+    for (int i = 0; i < 100; ++i)
+      mine.run(transport, {layout}, c, me ? static_cast<Executor&>(failing) : serial_executor());
+  });
+  if (!got.ends_with("this executor does not work")) right &= is(got, "... this executor does not work");
+  return right;
 }
 
 bool late() {

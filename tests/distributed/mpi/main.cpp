@@ -15,6 +15,8 @@ int main(int argc, char** argv) {
   const std::pair<const char*, bool (*)()> tests[] = {
       {"exact", exact},
       {"features", features},
+      {"mesh", mesh},
+      {"mesh_differs", mesh_differs},
       {"reproducible", reproducible},
       {"fp8", fp8},
       {"few", few_rows},

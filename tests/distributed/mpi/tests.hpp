@@ -5,6 +5,8 @@ namespace onepass::test {
 
 bool exact();             // errors beside those of one device
 bool features();          // masks, documents, side inputs and dtypes on all layouts
+bool mesh();              // features on nodes of 1 rank to all ranks
+bool mesh_differs();      // one rank of a mesh with another call, or one that throws
 bool fp8();               // e4m3 q, k and v with factors
 bool reproducible();      // the same bits for any number of ranks
 bool few_rows();          // lengths 0, 1 and ranks - 1; ranks without rows

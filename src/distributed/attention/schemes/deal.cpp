@@ -1,4 +1,4 @@
-#include "distributed/attention/deal.hpp"
+#include "distributed/attention/schemes/deal.hpp"
 
 #include "distributed/attention/exchange.hpp"
 

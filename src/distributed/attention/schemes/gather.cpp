@@ -1,7 +1,7 @@
 // The scheme gather. The keys that this rank's rows see come from the ranks that have them, and its parts are calls on
 // all of them. In the backward they come again. Their fp32 gradients go back to the ranks that have the keys, which add
 // them up.
-#include "distributed/attention/schemes.hpp"
+#include "distributed/attention/schemes/schemes.hpp"
 
 #include <algorithm>
 #include <array>

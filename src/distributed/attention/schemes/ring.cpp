@@ -1,6 +1,6 @@
 // The scheme ring. K and V of a shard go from rank to rank. Each rank computes with the shard that it has, and merges
 // the partial results of its rows at the end.
-#include "distributed/attention/schemes.hpp"
+#include "distributed/attention/schemes/schemes.hpp"
 
 #include <algorithm>
 #include <array>

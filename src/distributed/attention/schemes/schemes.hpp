@@ -16,4 +16,9 @@ void ring_backward(const Job& job);
 void ulysses_forward(const Job& job);
 void ulysses_backward(const Job& job);
 
+// Heads are dealt out within a node, whose ranks and rows are the job's; between, nodes: the ranks of other nodes that
+// have this rank's place, and the layout of nodes.
+void mesh_forward(const Job& job, Transport& between, const ContextParallel& nodes);
+void mesh_backward(const Job& job, Transport& between, const ContextParallel& nodes);
+
 }  // namespace onepass::inline v0::context_parallel
