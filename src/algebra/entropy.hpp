@@ -21,11 +21,14 @@ ONEPASS_BEGIN
 // 2^-160 is 0 in fp32. A hidden key's exponent is -infinity, and 0 times that would be NaN.
 inline constexpr double kLeastExponent = -160;
 
-// The exponent of a score's weight. A NaN may be lost here; the weight has it.
+// The exponent of a weight, as a factor. A NaN may be lost here; the weight has it.
+template <class V>
+ONEPASS_HD V exponent(V log2_of_weight) {
+  return Arith<V>::max(log2_of_weight, Arith<V>::of(kLeastExponent));
+}
 template <class V>
 ONEPASS_HD V exponent(V score, V factor, const Step<V>& r) {
-  using A = Arith<V>;
-  return A::max(A::mul_add(score + r.before, factor, r.after), A::of(kLeastExponent));
+  return exponent(log2_weight(score, factor, r));
 }
 
 // t after a step that took the reference from m_before to where r refers to, and l, already rescaled, along. The
@@ -33,8 +36,12 @@ ONEPASS_HD V exponent(V score, V factor, const Step<V>& r) {
 template <class V>
 ONEPASS_HD V moved_terms(V t, V l, V m_before, V factor, const Step<V>& r) {
   using A = Arith<V>;
-  const V move = A::max(A::mul(m_before + r.before, factor) + r.after, A::of(kLeastExponent));
+  const V move = exponent(A::mul(m_before + r.before, factor) + r.after);
   return A::mul_add(l, move, t * r.alpha);
+}
+template <class V>
+ONEPASS_HD V moved_terms(V t, V l, V m_before, const Rescale<V>& r) {
+  return Arith<V>::mul_add(l, exponent(m_before - r.m_ref), t * r.alpha);
 }
 
 // 0 of no keys.
@@ -64,6 +71,5 @@ ONEPASS_HD V log_weight(V p) {
   using A = Arith<V>;
   return A::if_zero(p, A::of(0.0), A::log2(p) * A::of(kLn2));
 }
-
 ONEPASS_END
 #endif

@@ -66,15 +66,24 @@ ONEPASS_HD Rescale<V> keep(const RowState<V>& s) {
   return {Arith<V>::of(1.0), s.m};
 }
 
+// The exponent of a score's weight, and the weight.
+template <class V>
+ONEPASS_HD V log2_weight(V score, const Rescale<V>& r) {
+  return score - r.m_ref;
+}
 template <class V>
 ONEPASS_HD V weight(V score, const Rescale<V>& r) {
-  return Arith<V>::exp2(score - r.m_ref);
+  return Arith<V>::exp2(log2_weight(score, r));
 }
 // The same for a product that still lacks its factor to log2 units: one instruction, rounded once.
 template <class V>
-ONEPASS_HD V fused_weight(V product, V factor, const Rescale<V>& r) {
+ONEPASS_HD V fused_log2_weight(V product, V factor, const Rescale<V>& r) {
   using A = Arith<V>;
-  return A::exp2(A::mul_add(product, factor, A::of(0.0) - r.m_ref));
+  return A::mul_add(product, factor, A::of(0.0) - r.m_ref);
+}
+template <class V>
+ONEPASS_HD V fused_weight(V product, V factor, const Rescale<V>& r) {
+  return Arith<V>::exp2(fused_log2_weight(product, factor, r));
 }
 
 template <class V>
@@ -205,12 +214,20 @@ ONEPASS_HD Step<V> keep(const RowState<V>& s, V factor) {
 }
 
 template <class V>
+ONEPASS_HD V log2_weight(V score, V factor, const Step<V>& r) {
+  return Arith<V>::mul_add(score + r.before, factor, r.after);
+}
+template <class V>
 ONEPASS_HD V weight(V score, V factor, const Step<V>& r) {
-  return Arith<V>::exp2(Arith<V>::mul_add(score + r.before, factor, r.after));
+  return Arith<V>::exp2(log2_weight(score, factor, r));
+}
+template <class V>
+ONEPASS_HD V fused_log2_weight(V score, V factor, const Step<V>& r) {
+  return Arith<V>::mul_add(score, factor, r.after);
 }
 template <class V>
 ONEPASS_HD V fused_weight(V score, V factor, const Step<V>& r) {
-  return Arith<V>::exp2(Arith<V>::mul_add(score, factor, r.after));
+  return Arith<V>::exp2(fused_log2_weight(score, factor, r));
 }
 
 template <class V>

@@ -41,7 +41,8 @@ TEST_P(Device, EveryImplementationIsRight) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Device,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "merge.txt", "softmax.txt",
-                                         "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "flat_gemm.txt"),
+                                         "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "flat_gemm.txt",
+                                         "entropy.txt", "entropy_cache.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

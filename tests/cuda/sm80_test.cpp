@@ -38,11 +38,17 @@ INSTANTIATE_TEST_SUITE_P(
                  "fwd b1 h1 s4096 d64 bf16 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40"},
         Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
         Sm80Case{kAda, "fwd b4 h16 s4096 d128 bf16 causal_bottom_right"}, Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right entropy"},
         Sm80Case{
             kBlackwell,
             "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 INSTANTIATE_TEST_SUITE_P(More, Sm80Forward,
                          testing::Values(Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 entropy"},
+                                         Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16 causal_bottom_right entropy"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d512 bf16 softcap=20 bias=fp32:bhqk entropy"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 fp32 causal_bottom_right entropy"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 fp32 entropy row_max"},
                                          Sm80Case{kAda, "fwd b1 h1 s4096 d320 bf16 causal_bottom_right"},
                                          Sm80Case{kA100, "fwd b1 h1 s4096 d512 fp16"},
                                          Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 alibi"},

@@ -126,7 +126,9 @@ def test_what_is_refused(rng):
     ):
         with pytest.raises(ValueError, match=sentence):
             onepass.attention_backward(out, q, k, v, out, lse, **given)
-    assert "does not support entropy" in onepass.explain("fwd h2 s4 entropy d64 bf16 cuda", target="sm_90")
+    assert "does not support entropy with fp8_e4m3" in onepass.explain(
+        "fwd h2 s4 entropy d64 fp8_e4m3 cuda", target="sm_90"
+    )
     for line in ("jvp h2 s4 d64 entropy", "fwd h2 s4 d64 dentropy"):
         with pytest.raises(ValueError, match="does not support .d?entropy."):
             onepass.explain(line)

@@ -26,6 +26,14 @@ DEV void write_row_max(const ForwardParams& p, const WorkTile& x, i32 row, float
     if (row < x.seq_q) p.row_max[at] = most;
   }
 }
+DEV void write_entropy(const ForwardParams& params, const WorkTile& x, i32 row, float entropy) {
+  if constexpr (forward_features.entropy) {
+    const auto& p = static_cast<const EntropyParams&>(params);
+    const i64 at = x.map_batch * p.entropy_stride[0] + x.head * p.entropy_stride[1] +
+                   static_cast<i64>(x.q_begin + row) * p.entropy_stride[2];
+    if (row < x.seq_q) p.entropy[at] = entropy < 0.0f ? 0.0f : entropy;  // keeps a NaN
+  }
+}
 DEV i64 out_offset(const ForwardParams& p, const WorkTile& x, i32 row) {
   return x.map_batch * p.out_stride[0] + x.head * p.out_stride[1] + static_cast<i64>(x.q_begin + row) * p.out_stride[2];
 }
@@ -35,7 +43,7 @@ DEV void write_empty(const ForwardParams& p, const WorkTile& x, i32 first, i32 c
   const float lse = forward_features.sinks ? p.sinks[x.head * p.sink_stride] : kNegInf;
   for (i32 row = first; row < min(first + count, x.seq_q); ++row) {
     for (i32 d = lane; d < features.dim_v; d += 32) write_out(p, out_offset(p, x, row) + d, 0.0f);
-    if (lane == 0) write_lse(p, x, row, lse), write_row_max(p, x, row, kNegInf);
+    if (lane == 0) write_lse(p, x, row, lse), write_row_max(p, x, row, kNegInf), write_entropy(p, x, row, 0.0f);
   }
 }
 
@@ -71,6 +79,11 @@ DEV float join_sink(const ForwardParams& p, i32 head, RowState<float>& state) {
   const Merged<float> joined = join_natural_sink(state, p.sinks[head * p.sink_stride]);
   state = joined.state;
   return joined.alpha_a;
+}
+// The entropy of a row's keys, whose state is in natural units, with that of the head's sink.
+DEV float entropy_with_sink(const ForwardParams& p, i32 head, const RowState<float>& state, float entropy) {
+  if constexpr (!forward_features.sinks) return entropy;
+  return joined_entropy(entropy, state.l, 0.0f, 1.0f, join_natural_sink(state, p.sinks[head * p.sink_stride]));
 }
 // From the states of some keys in each lane of a warp to that of all of them.
 DEV void merge_lanes(RowState<float>& state, float scale) {
@@ -108,7 +121,7 @@ DEV FinalRow finalize_row(const ForwardParams& p, i32 head, RowState<float> stat
   end.lse = last.lse;
   return end;
 }
-// The largest scores of a lane's two rows; nothing where they are not asked for.
+// The largest scores and the entropies of a lane's two rows; nothing where they are not asked for.
 template <bool kAsked>
 struct RowMaxima {
   DEV void put(int, float) {}
@@ -120,8 +133,19 @@ struct RowMaxima<true> {
   DEV void put(int i, float most) { of[i] = most; }
   DEV float row_max(int i) const { return of[i]; }
 };
+template <bool kAsked>
+struct RowEntropies {
+  DEV void put_entropy(int, float) {}
+  DEV float entropy(int) const { return 0.0f; }
+};
+template <>
+struct RowEntropies<true> {
+  float entropies[2];
+  DEV void put_entropy(int i, float entropy) { entropies[i] = entropy; }
+  DEV float entropy(int i) const { return entropies[i]; }
+};
 // The final states of a lane's two rows. They do not need O, so the last P V may still be in flight.
-struct FinalRows : RowMaxima<forward_features.row_max> {
+struct FinalRows : RowMaxima<forward_features.row_max>, RowEntropies<forward_features.entropy> {
   float inv[2], lse[2], share[2];
   bool right = true;  // else the rows are to be computed again
 };
@@ -149,6 +173,8 @@ DEV FinalRows finalize_rows(const ForwardParams& p, const WorkTile& x, const Lan
     end.right = end.right && (unit_of(p).right(state) || is_rightly_lost(row.inv));
     end.inv[i] = row.inv, end.lse[i] = row.lse, end.share[i] = row.share;
     if constexpr (forward_features.row_max) end.put(i, largest_score(RowState<float>{sums.largest_of(i), state.l}));
+    if constexpr (forward_features.entropy)
+      end.put_entropy(i, entropy_with_sink(p, x.head, unit_of(p).natural(state), sums.quad_entropy(i, state.l)));
   }
   return end;
 }
@@ -164,6 +190,14 @@ DEV void write_maxima(const ForwardParams& p, const WorkTile& x, const FragmentR
     if (opaque_thread() % 4 != 0) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) write_row_max(p, x, rows.row[i], end.row_max(i));
+  }
+}
+
+DEV void write_entropies(const ForwardParams& p, const WorkTile& x, const FragmentRows& rows, const FinalRows& end) {
+  if constexpr (forward_features.entropy) {
+    if (opaque_thread() % 4 != 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) write_entropy(p, x, rows.row[i], end.entropy(i));
   }
 }
 

@@ -9,9 +9,9 @@ struct ForwardFeatures {
   AttentionFeatures attention;
   ScalarType output;
   bool sinks;
-  bool v_mean;  // what was taken out of V is added to O
-  bool row_max;
-  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean, row_max)
+  bool v_mean;            // what was taken out of V is added to O
+  bool row_max, entropy;  // of each row, are asked for
+  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean, row_max, entropy)
 };
 
 // Sixteen rows from `row` on that are not finite and go through the fallback; `before`: the warp's previous entry or
@@ -52,6 +52,12 @@ struct ForwardParams : AttentionParams {
   ONEPASS_HD int own_rows(int rows) const {
     return rows < least_rows || (most_rows != 0 && rows > most_rows) ? 0 : rows;
   }
+};
+
+// Those of kernels that compute entropies. The parameters that other kernels have of their own keep their offsets.
+struct EntropyParams : ForwardParams {
+  float* entropy;
+  long long entropy_stride[3];
 };
 
 }  // namespace onepass

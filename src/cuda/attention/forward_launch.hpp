@@ -12,21 +12,21 @@ class ForwardLaunch {
   // callers: the problem that `problem` is the packed_problem() of.
   ForwardLaunch(Kernels& kernels, const Problem& problem, const DeviceFacts& device, const TileShape& tile,
                 const std::shared_ptr<const Problem>& callers, const Part& part = {})
-      : decided(decided_params(problem, tile, device.l2_bytes, part)),
+      : decided(decided_forward(problem, tile, device.l2_bytes, part)),
         workspace_bytes(decided.tiles == 0 ? 0 : forward_workspace_bytes(problem, tile)),
         mask_at_(mask_place(problem, tile)),
         mask_(kernels, problem, tile, callers) {}
 
   // The parameters of a call, whose mask is packed in front of the launch.
-  ForwardParams params(const Call& call) const {
-    ForwardParams params = decided;
+  EntropyParams params(const Call& call) const {
+    EntropyParams params = decided;
     bind(params, call.tensors, call.workspace);
     params.counters = tile_counters(call);
     mask_.pack(call, static_cast<std::byte*>(call.workspace) + mask_at_, params.mask);
     return params;
   }
 
-  const ForwardParams decided;
+  const EntropyParams decided;
   const std::size_t workspace_bytes;
 
  private:

@@ -49,8 +49,15 @@ int row_alignment(const Problem& p, Role role) {
 
 std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
   if (p.dentropy) return "does not support dentropy; cuda.backward_plain does";
-  if (p.entropy) return "does not support entropy; cuda.plain does";
+  if (p.entropy) return "does not support entropy; cuda.sm90, cuda.sm80 and cuda.plain do";
   return why_too_many(p, tiles);
+}
+
+std::string why_no_entropy(const Problem& p) {
+  if (!p.entropy) return {};
+  if (p.dtype == DType::f8e4m3 || p.kv_dtype) return "does not support entropy with fp8_e4m3; cuda.plain does";
+  if (p.batch_invariant) return "does not support entropy with batch_invariant; cuda.plain does";
+  return {};
 }
 
 std::string why_too_many(const Problem& p, std::int64_t tiles) {
@@ -108,7 +115,8 @@ ForwardFeatures features_of(const Problem& p) {
           .output = scalar_type_of(p.out_dtype),
           .sinks = p.sinks,
           .v_mean = p.v_mean.has_value(),
-          .row_max = p.want_row_max};
+          .row_max = p.want_row_max,
+          .entropy = p.entropy && !p.dentropy};  // of a backward they are inputs
 }
 
 std::string features_source(const ForwardFeatures& f) {
@@ -202,6 +210,17 @@ void bind(ForwardParams& f, const Tensors& t, void* workspace) {
   f.v_descale = static_cast<const float*>(t.v_descale.data);
   f.v_mean = static_cast<const float*>(t.v_mean.data);
   fill_mod_buffers(t, f.mod_buffers);
+}
+
+EntropyParams decided_forward(const Problem& p, const TileShape& tile, int l2_bytes, const Part& part) {
+  EntropyParams f{decided_params(p, tile, l2_bytes, part), nullptr, {}};
+  fill_strides(f.entropy_stride, p.layout.entropy);
+  return f;
+}
+
+void bind(EntropyParams& f, const Tensors& t, void* workspace) {
+  bind(static_cast<ForwardParams&>(f), t, workspace);
+  f.entropy = static_cast<float*>(t.entropy.data);
 }
 
 unsigned* tile_counters(const Call& call) {

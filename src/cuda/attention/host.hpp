@@ -30,7 +30,9 @@ struct Part {
 int row_alignment(const Problem& problem, Role role);
 // Empty, or a sentence on a count that 32 bits do not hold. tiles: of all heads, where they are counted so.
 std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
-// The same, or a sentence on entropies, which cuda.plain alone computes.
+// Empty, or a sentence on entropies that the kernels of many rows leave to cuda.plain.
+std::string why_no_entropy(const Problem& problem);
+// why_too_many, or a sentence on entropies, for kernels without them.
 std::string why_elsewhere(const Problem& problem, std::int64_t tiles = 0);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
@@ -51,6 +53,9 @@ inline void fill_strides(long long (&to)[3], const Dims& from) { std::copy_n(fro
 ForwardParams decided_params(const Problem& problem, const TileShape& tile, int l2_bytes, const Part& part = {});
 // The addresses of a call. `workspace`: forward_workspace_bytes bytes.
 void bind(ForwardParams& params, const Tensors& tensors, void* workspace);
+// The same of a kernel that computes entropies.
+EntropyParams decided_forward(const Problem& problem, const TileShape& tile, int l2_bytes, const Part& part = {});
+void bind(EntropyParams& params, const Tensors& tensors, void* workspace);
 std::size_t mask_place(const Problem& problem, const TileShape& tile);
 
 // Two tile counters of a call: those of its stream, in a capture those of its workspace, else zeroed ones where its

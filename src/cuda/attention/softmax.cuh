@@ -7,6 +7,7 @@
 // the scores. This takes the maximum, its shuffles and the rescaling of O off the critical path: 510 instructions a
 // block and warp become 343.
 #pragma once
+#include "algebra/entropy.hpp"
 #include "cuda/device/arith.cuh"
 #include "cuda/mma/fragment.cuh"
 
@@ -24,8 +25,10 @@ constexpr float kRoom = 256.0f;
 // With bf16, references are 24 above the maximum, in log2 units: weights sum to less than 1, so that no sum of weights
 // times finite values overflows. 24 covers 2^14 blocks in which every lane's sum is just below kRoom. Weights below
 // 2^-102 of the largest become 0. Sums of fp16 have room, and its weights have none. fp32 has no bits to spare: an
-// exponent near -24 is known to 2^-20.
-constexpr bool kLowered = features.input == ScalarType::bf16 && features.keys == ScalarType::bf16;
+// exponent near -24 is known to 2^-20. That is not enough for an entropy, which does without: rows whose sums overflow
+// are computed again.
+constexpr bool kLowered =
+    features.input == ScalarType::bf16 && features.keys == ScalarType::bf16 && !forward_features.entropy;
 constexpr float kLow = kLowered ? 24.0f : 0.0f, kLowUnit = kLowered ? 0x1p-24f : 1.0f;
 constexpr float kLazyLimit = kRoom * kLowUnit;
 
@@ -62,10 +65,57 @@ struct LargestScores<true> {
   DEV float largest_of(int i) const { return quad_max(largest[i]); }
 };
 
+// A lane's sums of e 2^e for the entropies of its two rows (algebra/entropy.hpp). Where they are not asked for there is
+// nothing.
+template <bool kAsked>
+struct EntropyTerms {
+  DEV void open_terms() {}
+  template <class Unit, class Reference>
+  DEV void move_terms(int, float, float, const Unit&, const Reference&) {}
+  template <class Block>
+  DEV void add_terms(const Block&) {}
+  DEV float quad_entropy(int, float) const { return 0.0f; }
+};
+template <>
+struct EntropyTerms<true> {
+  float terms[2] = {0.0f, 0.0f};
+
+  DEV void open_terms() { terms[0] = terms[1] = 0.0f; }
+  // Row i's reference was m_before; l: its sum of weights, already rescaled.
+  template <class Unit, class Reference>
+  DEV void move_terms(int i, float l, float m_before, const Unit& unit, const Reference& r) {
+    terms[i] = unit.moved_terms(terms[i], l, m_before, r);
+  }
+  template <class Block>
+  DEV void add_terms(const Block& block) {
+    terms[0] += block.of[0], terms[1] += block.of[1];
+  }
+  // The entropy of row i, from all lanes of the quad; l: their sum of weights.
+  DEV float quad_entropy(int i, float l) const { return entropy(l, quad_sum(terms[i])); }
+};
+// A block's part of them. kSafe: an exponent of -infinity counts as a weight of 0. Otherwise it makes a NaN, and the
+// block is to be taken again: that saves an instruction a score where few blocks have hidden scores.
+template <bool kAsked, bool kSafe>
+struct BlockTerms {
+  DEV void add(int, float, float) {}
+  DEV bool right() const { return true; }
+};
+template <bool kSafe>
+struct BlockTerms<true, kSafe> {
+  float of[2] = {0.0f, 0.0f};
+  DEV void add(int i, float weight, float e) { of[i] = fmaf(weight, kSafe ? exponent(e) : e, of[i]); }
+  DEV bool right() const { return kSafe || (of[0] == of[0] && of[1] == of[1]); }
+};
+using SafeTerms = BlockTerms<forward_features.entropy, true>;
+// Blocks behind a row's first one have hidden scores by the band alone, if any, and then few have.
+constexpr bool kHidesMany =
+    features.masks() || features.bias != ScalarType::none || features.score_mod || features.tree;
+using LazyTerms = BlockTerms<forward_features.entropy, kHidesMany>;
+
 // A lane's part of its two rows. `state` makes the LSE; O is divided by `norm`: the same sum, but with `kRounded` of
 // the weights as they are multiplied with V, so that a row of one key gives that key's value exactly. A 16-bit output
 // hides the difference (2^-9 of a value), an fp32 partial result does not.
-struct LaneRows : LargestScores<forward_features.row_max> {
+struct LaneRows : LargestScores<forward_features.row_max>, EntropyTerms<forward_features.entropy> {
   RowState<float> state[2];
   float norm[2];
 };
@@ -83,8 +133,14 @@ struct Products {
   DEV Rescale<float> keep(const RowState<float>& s) const { return onepass::keep(s); }
   DEV bool lazy(const LaneRows&) const { return true; }
   DEV bool lazy(const RowState<float>&) const { return true; }
+  // The exponents of weights, and the weights.
+  DEV float exact_exponent(float s, const Rescale<float>& r) const { return log2_weight(__fmul_rz(s, factor), r); }
+  DEV float lazy_exponent(float s, const Rescale<float>& r) const { return fused_log2_weight(s, factor, r); }
   DEV float exact_weight(float s, const Rescale<float>& r) const { return weight(__fmul_rz(s, factor), r); }
   DEV float lazy_weight(float s, const Rescale<float>& r) const { return fused_weight(s, factor, r); }
+  DEV float moved_terms(float t, float l, float m_before, const Rescale<float>& r) const {
+    return onepass::moved_terms(t, l, m_before, r);
+  }
   // Advances `s` to the larger of its own maximum and m, and returns its rescaling.
   DEV Rescale<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m); }
   DEV float part_weight(float m, const Rescale<float>& r) const { return weight(m, r); }
@@ -109,8 +165,13 @@ struct Transformed {
     return fmaxf(fabsf(rows.state[0].m), fabsf(rows.state[1].m)) * factor <= static_cast<float>(kFusable);
   }
   DEV bool lazy(const RowState<float>& s) const { return fabsf(s.m) * factor <= static_cast<float>(kFusable); }
+  DEV float exact_exponent(float s, const Step<float>& r) const { return log2_weight(s, factor, r); }
+  DEV float lazy_exponent(float s, const Step<float>& r) const { return fused_log2_weight(s, factor, r); }
   DEV float exact_weight(float s, const Step<float>& r) const { return weight(s, factor, r); }
   DEV float lazy_weight(float s, const Step<float>& r) const { return fused_weight(s, factor, r); }
+  DEV float moved_terms(float t, float l, float m_before, const Step<float>& r) const {
+    return onepass::moved_terms(t, l, m_before, factor, r);
+  }
   DEV Step<float> meet(RowState<float>& s, float m) const { return onepass::advance(s, m, factor); }
   DEV float part_weight(float m, const Step<float>& r) const { return weight(m, factor, r); }
   DEV bool right(const RowState<float>&) const { return true; }
@@ -152,10 +213,10 @@ DEV void pack_four(int j, const float (&w)[4], Operand<Element, N>& p) {
 }
 
 // put(j, w): weights of elements j .. j + 3; sum = the lane's sums of them, before dropout. Groups from `columns` on
-// are not read; their weights are 0. weight_of(s, row).
-template <class Element, bool kRounded, class Drop, class Put, class WeightOf, int N>
-DEV void exponentiate(const float (&s)[N], const Put& put, const WeightOf& weight_of, float (&sum)[2], float (&norm)[2],
-                      const Drop& drop, i32 columns = 2 * N) {
+// are not read; their weights are 0. exponent_of(s, row): of a weight.
+template <class Element, bool kRounded, class Terms, class Drop, class Put, class ExponentOf, int N>
+DEV void exponentiate(const float (&s)[N], const Put& put, const ExponentOf& exponent_of, float (&sum)[2],
+                      float (&norm)[2], Terms& terms, const Drop& drop, i32 columns = 2 * N) {
   float part[2][2] = {}, rounded[2] = {};
 #pragma unroll
   for (int g = 0; g < N; g += kGroup<N>) {
@@ -169,8 +230,10 @@ DEV void exponentiate(const float (&s)[N], const Put& put, const WeightOf& weigh
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        w[i] = weight_of(s[j + i], i / 2);
+        const float e = exponent_of(s[j + i], i / 2);
+        w[i] = factor_of(e);
         part[i / 2][i % 2] += w[i];
+        terms.add(i / 2, w[i], e);
         if constexpr (kRounded) rounded[i / 2] += Element::unpack(Element::round(w[i]));
       }
       drop(j, w);
@@ -193,12 +256,15 @@ DEV void softmax_first(const float (&s)[N], const Put& put, LaneRows& rows, cons
   float sum[2], tile_max[2];
   row_max(s, columns, tile_max);
   const decltype(unit.keep({})) r[2] = {unit.open(rows.state[0], tile_max[0]), unit.open(rows.state[1], tile_max[1])};
-  const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
+  const auto exponent_of = [&](float x, int row) { return unit.exact_exponent(x, r[row]); };
+  SafeTerms terms;
   rows.forget();
+  rows.open_terms();
   rows.see_maxima(tile_max, unit.unit);
-  exponentiate<Element, kRounded>(s, put, weight_of, sum, rows.norm, drop, columns);
+  exponentiate<Element, kRounded>(s, put, exponent_of, sum, rows.norm, terms, drop, columns);
   absorb(rows.state[0], sum[0]);
   absorb(rows.state[1], sum[1]);
+  rows.add_terms(terms);
 }
 
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
@@ -206,13 +272,18 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
                        const Drop& drop) {
   float sum[2], norm[2], tile_max[2];
   row_max(s, 2 * N, tile_max);
+  [[maybe_unused]] const float before[2] = {rows.state[0].m, rows.state[1].m};
   const decltype(unit.keep({})) r[2] = {unit.advance(rows.state[0], tile_max[0]),
                                         unit.advance(rows.state[1], tile_max[1])};
   rows.see_maxima(tile_max, unit.unit);
   multiply_two_rows(o, r[0].alpha, r[1].alpha);
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  const auto weight_of = [&](float x, int row) { return unit.exact_weight(x, r[row]); };
-  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+  const auto exponent_of = [&](float x, int row) { return unit.exact_exponent(x, r[row]); };
+  SafeTerms terms;
+  exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) rows.move_terms(i, rows.state[i].l, before[i], unit, r[i]);
+  rows.add_terms(terms);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -221,18 +292,20 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
 }
 
 // False, with nothing changed but p and the largest scores, for the whole warp if a sum or a reference has left its
-// range: then softmax_exact is due. A row that has seen no key yet (m = -inf) yields inf or NaN here and so asks for it
-// by itself.
+// range, or the terms of an entropy are not right: then softmax_exact is due. A row that has seen no key yet (m = -inf)
+// yields inf or NaN here and so asks for it by itself.
 template <class Element, bool kRounded, class Unit, class Drop, int N>
 DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop,
                       float limit = kLazyLimit) {
   float sum[2], norm[2];
   const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
-  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+  const auto exponent_of = [&](float x, int row) { return unit.lazy_exponent(x, r[row]); };
+  LazyTerms terms;
+  exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
   rows.see(s, unit.unit);
-  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit))) return false;
+  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit) || !terms.right())) return false;
+  rows.add_terms(terms);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.state[i], sum[i]);
@@ -242,12 +315,14 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
 }
 
 // One result per row (Problem::batch_invariant): a block in which each row takes the lazy or the exact step by its own
-// sum, whatever its neighbours in the warp do. exact: all take the exact one.
+// sum, whatever its neighbours in the warp do. exact: all take the exact one. Entropies are not summed.
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
 DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
                         const Drop& drop, bool exact, float limit = kLazyLimit) {
+  static_assert(!forward_features.entropy);
   using Reference = decltype(unit.keep({}));
   float sum[2], norm[2], tile_max[2];
+  SafeTerms terms;
   Reference r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   bool keeps[2] = {false, false};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
@@ -260,8 +335,8 @@ DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[
     }
   };
   if (!exact) {
-    const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
-    exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+    const auto exponent_of = [&](float x, int row) { return unit.lazy_exponent(x, r[row]); };
+    exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
 #pragma unroll
     for (int i = 0; i < 2; ++i) keeps[i] = quad_all(unit.lazy(rows.state[i]) && sum[i] <= limit);
     if (__all_sync(0xffffffffu, keeps[0] && keeps[1])) return take();
@@ -274,10 +349,10 @@ DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[
     if (!keeps[i]) rows.state[i] = advanced, r[i] = reference;
   }
   multiply_two_rows(o, r[0].alpha, r[1].alpha);
-  const auto weight_of = [&](float x, int row) {
-    return keeps[row] ? unit.lazy_weight(x, r[row]) : unit.exact_weight(x, r[row]);
+  const auto exponent_of = [&](float x, int row) {
+    return keeps[row] ? unit.lazy_exponent(x, r[row]) : unit.exact_exponent(x, r[row]);
   };
-  exponentiate<Element, kRounded>(s, put, weight_of, sum, norm, drop);
+  exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
   take();
 }
 

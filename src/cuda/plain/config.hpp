@@ -8,17 +8,9 @@ namespace onepass {
 constexpr int kPlainRows = 64, kPlainKeys = 32,
               kPlainWarps = 8;  // of a CTA's tile; 64 x 32 is what masks are packed in
 
-struct PlainFeatures {
-  ForwardFeatures forward;
-  bool entropy;  // of each row, is asked for
-  ONEPASS_FIELDS(PlainFeatures, forward, entropy)
-};
-
-struct PlainParams : ForwardParams {
+struct PlainParams : EntropyParams {
   float unified_max;
   RecomputedRows recomputed;
-  float* entropy;
-  long long entropy_stride[3];
 };
 
 }  // namespace onepass

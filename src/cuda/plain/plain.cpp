@@ -5,14 +5,13 @@
 #include "base/text.hpp"
 #include "cuda/attention/forward_launch.hpp"
 #include "cuda/attention/scores/mods.hpp"
-#include "cuda/host/config_source.hpp"
 
 namespace onepass::cuda {
 namespace {
 
 class State final : public KernelState {
  public:
-  State(const Request& request, const DeviceFacts& device, const PlainFeatures& features)
+  State(const Request& request, const DeviceFacts& device, const ForwardFeatures& features)
       : KernelState(request, device),
         forward_(kernels_, *problem, device, kPlainTile, problem),
         decided_(plain_params(*problem, forward_.decided)) {
@@ -31,9 +30,8 @@ class State final : public KernelState {
  private:
   void launch(const Call& call) const override {
     PlainParams params = decided_;
-    static_cast<ForwardParams&>(params) = forward_.params(call);
+    static_cast<EntropyParams&>(params) = forward_.params(call);
     params.recomputed.at = static_cast<int*>(call.tensors.recomputed.data);
-    params.entropy = static_cast<float*>(call.tensors.entropy.data);
     call.launch(*kernel_, {params.tiles, 32 * kPlainWarps}, params);
   }
 
@@ -42,7 +40,7 @@ class State final : public KernelState {
   const PlannedKernel* kernel_;
 };
 
-Selected<PlainFeatures> features_on(const DeviceFacts& device, const Problem& p) {
+Selected<ForwardFeatures> features_on(const DeviceFacts& device, const Problem& p) {
   auto features = select_plain(p);
   if (features && device.major < 8) return refuse(why_too_old(device));
   return features;
@@ -50,24 +48,19 @@ Selected<PlainFeatures> features_on(const DeviceFacts& device, const Problem& p)
 
 }  // namespace
 
-Selected<PlainFeatures> select_plain(const Problem& p) {
+Selected<ForwardFeatures> select_plain(const Problem& p) {
   if (p.batch * p.heads_q > kMaxPosition)
     return refuse("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
   if (std::string sentence = why_too_many(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
-  return PlainFeatures{.forward = features_of(p), .entropy = p.entropy};
+  return features_of(p);
 }
 
-KernelProgram plain_program(const PlainFeatures& f, const std::string& arch, const std::string& mods) {
-  return {"cuda/plain/plain.cuh", "attention_plain",
-          text(config_line("cuda/plain/config.hpp", "onepass", "PlainFeatures plain_features", f),
-               "namespace onepass {\nconstexpr ForwardFeatures forward_features = plain_features.forward;\n"
-               "constexpr AttentionFeatures features = forward_features.attention;\n}\n"),
-          arch, mods};
+KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, const std::string& mods) {
+  return {"cuda/plain/plain.cuh", "attention_plain", features_source(f), arch, mods};
 }
 
-PlainParams plain_params(const Problem& p, const ForwardParams& params) {
-  PlainParams all{params, 0, {}, nullptr, {}};
-  fill_strides(all.entropy_stride, p.layout.entropy);
+PlainParams plain_params(const Problem& p, const EntropyParams& params) {
+  PlainParams all{params, 0, {}};
   if (!p.unified_max) return all;
   all.unified_max = *p.unified_max;
   fill_strides(all.recomputed.stride, p.layout.recomputed);

@@ -25,13 +25,7 @@ extern "C" __global__ void __launch_bounds__(32 * onepass::kPlainWarps)
   const i32 warp = static_cast<i32>(threadIdx.x / 32);
 #pragma unroll 1
   for (i32 row = x.row + warp; row < min(x.row + kPlainRows, x.seq_q); row += kPlainWarps) {
-    float entropy = 0.0f;
-    const bool served = is_served(p, fallback_row<plain_features.entropy>(p, x, scores, row, &entropy));
-    if constexpr (plain_features.entropy) {
-      if (threadIdx.x % 32 == 0)
-        p.entropy[x.map_batch * p.entropy_stride[0] + x.head * p.entropy_stride[1] +
-                  static_cast<i64>(x.q_begin + row) * p.entropy_stride[2]] = entropy < 0 ? 0 : entropy;  // keeps a NaN
-    }
+    const bool served = is_served(p, fallback_row(p, x, scores, row));
     if (threadIdx.x % 32 == 0) p.recomputed.set(x.map_batch, x.head, x.q_begin + row, !served);
   }
 }

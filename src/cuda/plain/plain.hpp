@@ -12,10 +12,10 @@ namespace onepass::cuda {
 
 inline constexpr TileShape kPlainTile{kPlainRows, kPlainKeys, 0};  // no warp of it remembers rows for a fallback
 
-Selected<PlainFeatures> select_plain(const Problem& problem);
-KernelProgram plain_program(const PlainFeatures& features, const std::string& arch, const std::string& mods = {});
-// The parameters of a launch, with its ForwardParams, but for the addresses of `recomputed` and `entropy`.
-PlainParams plain_params(const Problem& problem, const ForwardParams& params);
+Selected<ForwardFeatures> select_plain(const Problem& problem);
+KernelProgram plain_program(const ForwardFeatures& features, const std::string& arch, const std::string& mods = {});
+// The parameters of a launch, with its EntropyParams, but for the address of `recomputed`.
+PlainParams plain_params(const Problem& problem, const EntropyParams& params);
 extern const Implementation kPlainImplementation;
 
 }  // namespace onepass::cuda

@@ -17,7 +17,6 @@ class EmulatedPlain : public testing::TestWithParam<const warps::PlainKernel*> {
     CallOnHost call(inputs, cuda::kPlainTile, false);
     PlainParams params = cuda::plain_params(inputs.problem, call.params);
     params.recomputed.at = static_cast<int*>(inputs.tensors.recomputed.data);
-    params.entropy = static_cast<float*>(inputs.tensors.entropy.data);
     GetParam()->run(&params, static_cast<unsigned>(params.tiles));
   }
 };

@@ -11,7 +11,7 @@ struct Sm80Kernel {
   const void* features;                            // ForwardFeatures
   const void* config;                              // sm80::ForwardConfig
   int shared_bytes;                                // what the library gives a block
-  void (*run)(const void* params, unsigned grid);  // ForwardParams
+  void (*run)(const void* params, unsigned grid);  // EntropyParams
 };
 // Those of kernels.txt; each adds itself.
 inline std::vector<const Sm80Kernel*> sm80_kernels;

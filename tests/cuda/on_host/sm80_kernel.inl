@@ -21,7 +21,7 @@ const Sm80Kernel kernel = {KERNEL_WORD(KERNEL_NAME),
                            &onepass::sm80::config,
                            onepass::sm80::kLayout.total,
                            [](const void* params, unsigned grid) {
-                             const auto& p = *static_cast<const onepass::ForwardParams*>(params);
+                             const auto& p = *static_cast<const onepass::EntropyParams*>(params);
                              gridDim.x = grid;
                              for (unsigned b = 0; b < grid; ++b) {
                                std::memset(smem, 0xff, sizeof smem);

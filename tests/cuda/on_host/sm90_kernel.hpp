@@ -11,7 +11,7 @@ struct Sm90Kernel {
   const void* features;  // ForwardFeatures
   const void* config;    // sm90::ForwardConfig
   int shared_bytes;      // what the library gives a block
-  // maps: five tensor maps that hold TensorBoxes (hopper.hpp): q, k, v, out, bias; ForwardParams.
+  // maps: five tensor maps that hold TensorBoxes (hopper.hpp): q, k, v, out, bias; EntropyParams.
   void (*run)(const void* maps, const void* params, unsigned grid);
 };
 // Those of kernels.txt; each adds itself.

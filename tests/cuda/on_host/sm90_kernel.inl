@@ -25,7 +25,7 @@ const Sm90Kernel kernel = {KERNEL_WORD(KERNEL_NAME),
                            [](const void* maps, const void* params, unsigned grid) {
                              onepass::TensorMap m[5];
                              std::memcpy(m, maps, sizeof m);
-                             const auto& p = *static_cast<const onepass::ForwardParams*>(params);
+                             const auto& p = *static_cast<const onepass::EntropyParams*>(params);
                              gridDim.x = grid;
                              for (unsigned b = 0; b < grid; ++b) {
                                std::memset(smem, 0xff, sizeof smem);

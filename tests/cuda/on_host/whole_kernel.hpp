@@ -15,7 +15,7 @@ namespace onepass {
 
 inline std::string output_bytes(const check::Inputs& inputs) {
   std::string bytes;
-  for (const Role role : {Role::out, Role::lse, Role::row_max}) {
+  for (const Role role : {Role::out, Role::lse, Role::row_max, Role::entropy}) {
     const check::Buffer& b = inputs.buffer(role);
     bytes.append(reinterpret_cast<const char*>(b.data()), b.bytes());
   }
@@ -29,7 +29,7 @@ class CallOnHost {
   CallOnHost(check::Inputs& inputs, const cuda::TileShape& tile, bool early)
       : inputs_(inputs), workspace_(cuda::forward_workspace_bytes(inputs.problem, tile) / 4 + 16, 0xffffffff) {
     const Problem& p = inputs.problem;
-    params = cuda::decided_params(p, tile, 50 << 20);
+    params = cuda::decided_forward(p, tile, 50 << 20);
     cuda::bind(params, inputs.tensors, workspace_.data());
     params.counters = counters_;
     if (p.bool_mask) {
@@ -49,7 +49,7 @@ class CallOnHost {
     return onepass::output_bytes(inputs_);
   }
 
-  ForwardParams params;
+  EntropyParams params;
 
  private:
   check::Inputs& inputs_;

@@ -85,8 +85,15 @@ DEV RowFactor finish(const Rows& rows, i32 i, RowState<float> state, float norm)
   return {factor, finalize_natural(state).lse};
 }
 
+// Scores in a unit of their own, for EntropyTerms.
+struct ScoreUnit {
+  float factor;
+  DEV float moved_terms(float t, float l, float m_before, const Step<float>& r) const {
+    return onepass::moved_terms(t, l, m_before, factor, r);
+  }
+};
 // Some keys' part of the rows, by one warp.
-struct Sums {
+struct Sums : EntropyTerms<forward_features.entropy> {
   Output o = {};
   u32 flags = 0;  // elements that see a value that is not finite
   RowState<float> state[2];
@@ -118,14 +125,19 @@ struct Sums {
     for (i32 i = 0; i < 2; ++i) {
       float most = kNegInf, sum = 0.0f, rounded = 0.0f;
       each_score(i, [&](i32 e) { most = fmaxf(most, s[e]); });
+      [[maybe_unused]] const float before = state[i].m;
       const Step<float> step = advance(state[i], quad_max(most), unit);
+      this->move_terms(i, state[i].l, before, ScoreUnit{unit}, step);
+      SafeTerms more;
       each_score(i, [&](i32 e) {
-        const float w = weight(s[e], unit, step);
+        const float exponent = log2_weight(s[e], unit, step), w = factor_of(exponent);
         sum += w;
+        more.add(i, w, exponent);
         s[e] = w * kWeightUnit;
         rounded += Format::unpack(Format::round(s[e]));
       });
       absorb(state[i], sum);
+      this->add_terms(more);
       norm[i] = norm[i] * step.alpha + rounded;
 #pragma unroll
       for (i32 c = 0; c < 16; ++c) o[output_at(i, c)] *= step.alpha;
@@ -141,21 +153,25 @@ struct Sums {
   }
 };
 
-// The elements of `bad`, and the LSEs if lses(i).
+// The elements of `bad`, and the LSEs, maxima and entropies if lses(i).
 template <class Rows, class Lses>
 DEV void store(u32 bad, const Rows& rows, const Sums& sums, i32 column, const Lses& lses) {
   const ForwardParams& p = rows.p;
 #pragma unroll
   for (i32 i = 0; i < 2; ++i) {
     const RowFactor end = finish(rows, i, sums.state[i], sums.norm[i]);
+    [[maybe_unused]] const float of_keys = sums.quad_entropy(i, sums.state[i].l);
     if (!rows.exists(i)) continue;
     const WorkTile x = rows.tile(i);
     if (lses(i) && rows.lane % 4 == 0) {
       write_lse(p, x, rows.row(i), end.lse);
-      if constexpr (forward_features.row_max) {
+      const auto natural = [&] {
         const auto unit = unit_of(p);
-        write_row_max(p, x, rows.row(i), largest_score(to_natural(sums.state[i], unit.factor, unit.unit)));
-      }
+        return to_natural(sums.state[i], unit.factor, unit.unit);
+      };
+      if constexpr (forward_features.row_max) write_row_max(p, x, rows.row(i), largest_score(natural()));
+      if constexpr (forward_features.entropy)
+        write_entropy(p, x, rows.row(i), entropy_with_sink(p, rows.head(i), natural(), of_keys));
     }
     const i64 out = out_offset(p, x, rows.row(i)) + column + 16 * (rows.lane % 4);
 #pragma unroll

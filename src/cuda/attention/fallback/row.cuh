@@ -23,10 +23,9 @@ DEV float merge_lanes_and_entropies(RowState<float>& state, float entropy, float
 
 // Two passes in fp32 over the keys that the row sees, and no others.
 // Scores: HeadScores, or a type that knows their masks otherwise. Returns the row's largest score in natural units,
-// -inf if it sees no key. kEntropy: *entropy becomes that of the row's weights.
-template <bool kEntropy = false, class Scores>
-DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row,
-                       float* entropy = nullptr) {
+// -inf if it sees no key.
+template <class Scores>
+DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& scores, i32 row) {
   const i32 lane = threadIdx.x % 32;
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).keys_of(row);
   const i64 q = x.map_batch * p.q_stride[0] + x.head * p.q_stride[1] + (x.q_begin + row) * p.q_stride[2];
@@ -58,17 +57,18 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
   };
   const float scale = scores.unit().factor;
   RowState<float> state;
-  [[maybe_unused]] float terms = 0.0f;
+  [[maybe_unused]] float terms = 0.0f, entropy = 0.0f;
   for (i32 first = keys.lo; first < keys.hi; first += 32) {
     const float s = score(first + lane);
     [[maybe_unused]] const float before = state.m;
     const Step<float> step = advance(state, s, scale);
     const float w = weight(s, scale, step);
-    if constexpr (kEntropy) terms = moved_terms(terms, state.l, before, scale, step) + w * exponent(s, scale, step);
+    if constexpr (forward_features.entropy)
+      terms = moved_terms(terms, state.l, before, scale, step) + w * exponent(s, scale, step);
     absorb(state, w);
   }
-  if constexpr (kEntropy)
-    *entropy = merge_lanes_and_entropies(state, onepass::entropy(state.l, terms), scale);
+  if constexpr (forward_features.entropy)
+    entropy = merge_lanes_and_entropies(state, onepass::entropy(state.l, terms), scale);
   else
     merge_lanes(state, scale);
   const Step<float> reference = refer_to(state.m, scale);
@@ -77,11 +77,11 @@ DEV float fallback_row(const ForwardParams& p, const WorkTile& x, const Scores& 
   if constexpr (forward_features.row_max) {
     if (lane == 0) write_row_max(p, x, row, largest_score(state));
   }
-  float share = 1.0f;  // of the keys, beside the sink
-  if constexpr (kEntropy && forward_features.sinks) {
-    const Merged<float> joined = join_natural_sink(state, p.sinks[x.head * p.sink_stride]);
-    *entropy = joined_entropy(*entropy, state.l, 0.0f, 1.0f, joined);
+  if constexpr (forward_features.entropy) {
+    entropy = entropy_with_sink(p, x.head, state, entropy);
+    if (lane == 0) write_entropy(p, x, row, entropy);
   }
+  float share = 1.0f;  // of the keys, beside the sink
   if constexpr (forward_features.sinks) share = join_sink(p, x.head, state);
   const Final<float> end = finalize_natural(state);
   constexpr i32 kOwn = round_up(features.dim_v, 32) / 32;  // dims lane, lane + 32, ...

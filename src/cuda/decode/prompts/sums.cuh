@@ -27,13 +27,14 @@ DEV bool take_lazy_steps(const float (&s)[kStepN / 2], Weights<kStepN>& w, LaneR
   float sum[kSubs][2], norm[kSubs][2];
   bool keeps = unit.lazy(rows);
   const decltype(unit.keep({})) r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
-  const auto weight_of = [&](float x, int row) { return unit.lazy_weight(x, r[row]); };
+  const auto exponent_of = [&](float x, int row) { return unit.lazy_exponent(x, r[row]); };
+  SafeTerms terms;  // none
 #pragma unroll
   for (i32 i = fresh ? 1 : 0; i < kSubs; ++i) {
     const auto put = [&](int j, const float(&four)[4]) {
       pack_four<Product, kStepN / 2>(i * (kSubN / 2) + j, four, w);
     };
-    exponentiate<Product, kRoundedSums>(part_of<kSubN / 2>(s, i), put, weight_of, sum[i], norm[i],
+    exponentiate<Product, kRoundedSums>(part_of<kSubN / 2>(s, i), put, exponent_of, sum[i], norm[i], terms,
                                         scores.drop(first + i * kSubN));
     keeps = keeps && sum[i][0] <= kLazyLimit && sum[i][1] <= kLazyLimit;
   }

@@ -58,6 +58,7 @@ DEV void store_output(u32 sm, const ForwardParams& p, const WorkTile& x, const S
     normalize_rows(p, x, scores[r].first_row(), o[r], end, fallback, place);
     write_lses(p, x, scores[r].rows, end.lse);
     write_maxima(p, x, scores[r].rows, end);
+    write_entropies(p, x, scores[r].rows, end);
     if constexpr (!config.staged)
       store_rows(p, x, scores[r].rows, o[r], [](i32 j, u32 quad) { return own_column(j, quad); });
   }

@@ -87,7 +87,7 @@ class State final : public cuda::KernelState {
 
  private:
   void launch(const cuda::Call& call) const override {
-    ForwardParams params = forward_.params(call);
+    EntropyParams params = forward_.params(call);
     call.launch(*kernel_, {std::min(params.tiles, config_.blocks * device_.multiprocessors), config_.threads()},
                 params);
   }
@@ -138,7 +138,8 @@ Selected<ForwardConfig> select_config(const Problem& p, int shared_bytes) {
     return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                   " bytes of shared memory");
 
-  if (std::string sentence = cuda::why_elsewhere(p); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_no_entropy(p); !sentence.empty()) return refuse(sentence);
   constexpr std::int64_t kMax = cuda::kMaxPosition;
   if (p.batch * p.heads_q > kMax || cuda::tile_bound(p, tile_shape_of(c)) > kMax / tile_shape_of(c).warps)
     return refuse(p.batch, " x ", p.heads_q, " heads have too many tiles of ", c.block_m(), " rows for 32-bit indices");

@@ -76,7 +76,7 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
 
 // -------------------------------------------------------------------------------------------------------------- kernel
 extern "C" __global__ void __launch_bounds__(onepass::sm80::kThreads, onepass::sm80::config.blocks)
-    attention_forward(const __grid_constant__ onepass::ForwardParams p) {
+    attention_forward(const __grid_constant__ onepass::EntropyParams p) {
   using namespace onepass;
   using namespace onepass::sm80;
   extern __shared__ __align__(128) unsigned char smem[];

@@ -159,7 +159,8 @@ Selected<ForwardConfig> select_config(const Problem& p) {
   }
   const std::int64_t rows = std::max(p.dim_qk, p.dim_v) > 256 ? 64 : 128;  // of a tile at least
   const std::int64_t tiles = p.batch * p.heads_q * (ceil_div(p.seq_q, rows) + 1);
-  if (std::string sentence = cuda::why_elsewhere(p, tiles); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_too_many(p, tiles); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_no_entropy(p); !sentence.empty()) return refuse(sentence);
 
   if (p.dtype == DType::f8e4m3) return select_fp8_config(p);
   const bool staged = stages_bias(p);

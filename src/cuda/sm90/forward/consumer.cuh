@@ -220,6 +220,7 @@ struct Consumer {
     if (part() == 0) {
       write_lses(p, tile, FragmentRows::from(first_row(tile)), final.lse);
       write_maxima(p, tile, FragmentRows::from(first_row(tile)), final);
+      write_entropies(p, tile, FragmentRows::from(first_row(tile)), final);
     }
     return final;
   }

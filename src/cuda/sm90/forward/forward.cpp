@@ -57,7 +57,7 @@ class State final : public cuda::KernelState {
  private:
   void launch(const cuda::Call& call) const override {
     const Tensors& t = call.tensors;
-    ForwardParams params = forward_.params(call);
+    EntropyParams params = forward_.params(call);
     for (int part = 0; part < config_.v_parts; ++part) {
       TensorMaps maps = maps_of(shapes_, t, cuda::tensor_map, part);
       const std::int64_t column = part * shapes_.dim_v;

@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(onepass::sm90::kGroupThreads*(onepa
     attention_forward(const __grid_constant__ onepass::TensorMap q, const __grid_constant__ onepass::TensorMap k,
                       const __grid_constant__ onepass::TensorMap v, const __grid_constant__ onepass::TensorMap out,
                       const __grid_constant__ onepass::TensorMap bias,
-                      const __grid_constant__ onepass::ForwardParams p) {
+                      const __grid_constant__ onepass::EntropyParams p) {
   using namespace onepass;
   using namespace onepass::sm90;
   extern __shared__ __align__(1024) unsigned char smem[];
