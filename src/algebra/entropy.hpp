@@ -71,5 +71,12 @@ ONEPASS_HD V log_weight(V p) {
   using A = Arith<V>;
   return A::if_zero(p, A::of(0.0), A::log2(p) * A::of(kLn2));
 }
+// log2 P for a product with P, which is 0 where P is less than a normal number of fp32.
+template <class V>
+ONEPASS_HD V log2_for_product(V p) {
+  using A = Arith<V>;
+  return A::log2(A::max(p, A::of(0x1p-126)));
+}
+
 ONEPASS_END
 #endif

@@ -49,7 +49,7 @@ TEST_P(DeviceBackward, EveryImplementationIsRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBackward,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
-                                         "mods.txt", "block_masks.txt"),
+                                         "mods.txt", "block_masks.txt", "entropy.txt"),
                          [](const auto& file) {
                            return std::string(file.param).substr(0, std::string(file.param).find('.'));
                          });

@@ -52,7 +52,11 @@ constexpr char kEverything128Fp32[] =
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm80Backward,
     testing::Values(
-        Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"},
+        Sm80Case{kHopper, "b1 h1 s4096 d64 bf16"}, Sm80Case{kA100, "b1 h1 s4096 d64 bf16 entropy dentropy"},
+        Sm80Case{kA100, "b1 h1 s4096 d128 bf16 causal_bottom_right entropy dentropy"},
+        Sm80Case{kAda, "b1 h1 s4096 d256 bf16 entropy dentropy"},
+        Sm80Case{kHopper, "b1 h1 s4096 d512 bf16 causal_bottom_right entropy dentropy"},
+        Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 entropy dentropy"},
         Sm80Case{kHopper, "b1 h1 s4096 d64 fp16 causal_top_left deterministic"},
         Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 causal_bottom_right"}, Sm80Case{kHopper, "b1 h1 s4096 d128 bf16"},
         Sm80Case{kHopper, "b1 h1 s4096 d128 bf16 bias=bf16:1hqk mask=11qk dropout=0.1 grads=dq,dk,dv,dbias"},

@@ -48,7 +48,6 @@ int row_alignment(const Problem& p, Role role) {
 }
 
 std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
-  if (p.dentropy) return "does not support dentropy; cuda.backward_plain does";
   if (p.entropy) return "does not support entropy; cuda.sm90, cuda.sm80 and cuda.plain do";
   return why_too_many(p, tiles);
 }

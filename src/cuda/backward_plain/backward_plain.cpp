@@ -88,8 +88,7 @@ Selected<Plan> select_plan(const Problem& p) {
                          .tdout = p.tdout,
                          .tdlse = p.tdlse,
                          .tbias = p.tbias,
-                         .tsinks = p.tsinks,
-                         .dentropy = p.dentropy},
+                         .tsinks = p.tsinks},
             .shape = {}};
   plan.features.backward.deterministic = false;  // always: no kernel needs to know
   // Sums of 64 rows or keys with up to 256 columns of both gradients fit a thread's registers.
@@ -184,8 +183,6 @@ PlainBackwardParams decided_params(const Problem& problem, const Plan& plan, int
   fill_strides(b.tdlse_stride, p.layout.tdlse);
   std::copy(p.layout.tbias.begin(), p.layout.tbias.end(), b.tbias_stride);
   b.tsink_stride = p.layout.tsinks[0];
-  fill_strides(b.entropy_stride, p.layout.entropy);
-  fill_strides(b.dentropy_stride, p.layout.dentropy);
   return b;
 }
 
@@ -207,8 +204,6 @@ void bind(PlainBackwardParams& b, const Tensors& t, void* workspace, const Place
   b.tdlse = static_cast<const float*>(t.tdlse.data);
   b.tbias = t.tbias.data;
   b.tsinks = static_cast<const float*>(t.tsinks.data);
-  b.entropy = static_cast<const float*>(t.entropy.data);
-  b.dentropy = static_cast<const float*>(t.dentropy.data);
 }
 
 constinit const Implementation kFirstImplementation{"cuda.backward_plain", plan, kBackward};

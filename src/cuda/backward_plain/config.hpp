@@ -9,8 +9,8 @@ namespace onepass {
 struct PlainBackwardFeatures {
   BackwardFeatures backward;
   bool tangents;
-  bool tdout, tdlse, tbias, tsinks, dentropy;  // given
-  ONEPASS_FIELDS(PlainBackwardFeatures, backward, tangents, tdout, tdlse, tbias, tsinks, dentropy)
+  bool tdout, tdlse, tbias, tsinks;  // given
+  ONEPASS_FIELDS(PlainBackwardFeatures, backward, tangents, tdout, tdlse, tbias, tsinks)
 };
 
 struct PlainBackwardParams : BackwardParams {
@@ -22,8 +22,6 @@ struct PlainBackwardParams : BackwardParams {
   long long tbias_stride[4];
   const float* tsinks;
   long long tsink_stride;
-  const float *entropy, *dentropy;
-  long long entropy_stride[3], dentropy_stride[3];
   float* moved;  // [head][q block]: RowNumbers' last two; in the workspace
 };
 

@@ -63,7 +63,7 @@ DEV Terms terms_of(const PlainBackwardParams& p, const HeadScores& scores, const
   if constexpr (features.dropout) kept = dropout_factor(p.dropout, scores.batch, scores.head, row, key);
   Terms t;
   if constexpr (!kTangents) {
-    const float by_entropy = plain_features.dentropy ? r.dentropy() * log_weight(w) : 0.0f,
+    const float by_entropy = backward_features.dentropy ? r.dentropy() * log_weight(w) : 0.0f,
                 ds = w * (dp * kept - r.d - by_entropy) * s.slope;
     return {visible(w * kept), 0.0f, visible(ds * s.inner * p.scale), 0.0f, ds};
   }

@@ -29,7 +29,7 @@ DEV RowNumbers find_numbers(const PlainBackwardParams& p, const WorkTile& x, flo
   if (lse == kNegInf) return {kNegInf, 0.0f, 0.0f, 0.0f};
   RowNumbers r = {reference_of(lse), row_product(p.out, p.out_stride, p.dout, p.dout_stride, x), 0.0f, 0.0f};
   if constexpr (backward_features.dlse) r.d -= number_at(p.dlse, p.dlse_stride, x);
-  if constexpr (plain_features.dentropy) {
+  if constexpr (backward_features.dentropy) {
     r.moved_lse = number_at(p.dentropy, p.dentropy_stride, x);
     r.d += r.dentropy() * number_at(p.entropy, p.entropy_stride, x);
   }
@@ -42,9 +42,9 @@ DEV RowNumbers find_numbers(const PlainBackwardParams& p, const WorkTile& x, flo
   if constexpr (backward_features.dsinks) {
     const float w = weight_of((p.sinks[x.head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
     const float moved = plain_features.tsinks ? p.tsinks[x.head * p.tsink_stride] : 0.0f;
-    by_sink -= kTangents                 ? w * fmaf(moved - r.moved_lse, r.d, r.moved_d)
-               : plain_features.dentropy ? w * fmaf(r.dentropy(), log_weight(w), r.d)
-                                         : w * r.d;
+    by_sink -= kTangents                    ? w * fmaf(moved - r.moved_lse, r.d, r.moved_d)
+               : backward_features.dentropy ? w * fmaf(r.dentropy(), log_weight(w), r.d)
+                                            : w * r.d;
   }
   return r;
 }

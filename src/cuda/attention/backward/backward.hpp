@@ -8,12 +8,14 @@ namespace onepass {
 struct BackwardFeatures {
   ForwardFeatures forward;                  // output: of O and dO
   ScalarType gradients;                     // of dQ, dK and dV
-  bool dlse;                                // given
+  bool dlse, dentropy;                      // given
   bool dq, dk, dv, dbias, dsinks, dslopes;  // wanted
   bool deterministic;
-  ONEPASS_FIELDS(BackwardFeatures, forward, gradients, dlse, dq, dk, dv, dbias, dsinks, dslopes, deterministic)
+  ONEPASS_FIELDS(BackwardFeatures, forward, gradients, dlse, dentropy, dq, dk, dv, dbias, dsinks, dslopes,
+                 deterministic)
   // dS is wanted, not only dV.
   ONEPASS_HD constexpr bool scores() const { return dq || dk || dslopes; }
+  ONEPASS_HD constexpr int statistics() const { return dentropy ? 3 : 2; }  // of a row
 };
 
 // How a family lays out what passes between the kernels of a call. Rows are padded to blocks of block_q, for each head
@@ -69,7 +71,7 @@ struct BackwardParams : ForwardParams {
   int slope_batch;  // entries of dslopes along the batch
   // In the workspace.
   int q_blocks, k_blocks;  // padded_blocks of queries and of keys
-  float* statistics;       // [head][q block]: the rows' references (score.cuh), then their D
+  float* statistics;       // [head][q block]: the rows' references (score.cuh), their D, then ln2 dH if there is a dH
   float* dq_sums;          // [head][q block][block_q x sum_columns, in an order of the family's]
   float* sink_parts;       // [head][q block]
   float* slope_parts;      // [head][k block][key_warps]
@@ -80,6 +82,8 @@ struct BackwardParams : ForwardParams {
   MaskFragments mask_fragments;  // with shape.mask_fragments
   unsigned* broken_keys;  // a word for all keys, then [head of K and V][k block][block_k / 16], as mark_keys says
   int heads_kv;           // more than 0 where heads is 0, too: dK and dV are zeros then
+  const float *entropy, *dentropy;  // the entropies and their gradient
+  long long entropy_stride[3], dentropy_stride[3];
 };
 
 }  // namespace onepass

@@ -41,7 +41,7 @@ DEV PairWeights weights_of_pair(const BackwardParams& p, const WorkTile& x, cons
   const float weight = probability(p, s.value, row_of.reference);
   pair.seen = s.value != kNegInf && row_of.reference != -kNegInf;
   pair.dropped = weight * kept;
-  const float slope = (kept == 0.0f ? 0.0f : dp * kept) - row_of.d;
+  const float slope = less_entropy((kept == 0.0f ? 0.0f : dp * kept) - row_of.d, row_of.dentropy, weight);
   pair.slope = visible_weight(weight, slope) * slope * s.by_product * p.scale;
   return pair;
 }

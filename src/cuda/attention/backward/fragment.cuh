@@ -19,6 +19,14 @@ DEV void load_statistics(float (&x)[N], u32 from) {
   }
 }
 
+// ln2 dH of the rows, in shared memory as their other statistics: those of scores 8 c to 8 c + 7 at once.
+struct EntropyGradients {
+  u32 from;
+  DEV void load(float (&x)[4], int c) const {
+    if constexpr (backward_features.dentropy) load_statistics(x, from + 64 * static_cast<u32>(c));
+  }
+};
+
 // The derivatives of N scores, as far as they are not 1.
 template <int N>
 struct Slopes {
@@ -94,14 +102,16 @@ struct KeyScores : HeadScores {
   // key is hidden.
   template <bool careful = false, int N, class Add>
   DEV void differentiate(const float (&w)[N], float (&dp)[N], const Slopes<N>& slopes,
-                         const DropoutMask<N>& dropout_mask, const float (&d)[N / 2], bool some_hidden, i32 first_row,
-                         const Add& add) const {
+                         const DropoutMask<N>& dropout_mask, const float (&d)[N / 2], const EntropyGradients& entropies,
+                         bool some_hidden, i32 first_row, const Add& add) const {
     const u32 quad = threadIdx.x % 4;
+    float dentropy[4] = {};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      if (j % 8 == 0) entropies.load(dentropy, j / 8);
       const float from_v =
           features.dropout ? (dropout_mask.has(j) ? dp[j] * p.dropout.keep_scale : dropped<careful>(dp[j])) : dp[j];
-      float g = w[j] * (from_v - d[statistic_of(j)]);
+      float g = w[j] * less_entropy(from_v - d[statistic_of(j)], dentropy[statistic_of(j) % 4], w[j]);
       if (some_hidden) g = is_hidden(w[j]) ? 0.0f : g;  // whatever dO and V hold
       const bool hides = careful && is_hidden(w[j]);    // slopes of hidden scores may be NaN
       const float by_bias = hides ? 0.0f : g * slopes.by_bias(j);

@@ -28,6 +28,7 @@ BackwardFeatures backward_features_of(const Problem& p) {
   return {.forward = features_of(p),
           .gradients = scalar_type_of(p.grad_dtype),
           .dlse = p.dlse,
+          .dentropy = p.dentropy,
           .dq = g.dq,
           .dk = g.dk,
           .dv = g.dv,
@@ -67,7 +68,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   };
   const auto rows = static_cast<std::size_t>(s.block_q);
   w.total = kTileCounterBytes;
-  place(w.statistics, heads * q_blocks * rows * 8);
+  place(w.statistics, heads * q_blocks * rows * 4 * static_cast<std::size_t>(f.statistics()));
   place(w.dq_sums, f.dq ? heads * q_blocks * rows * static_cast<std::size_t>(s.sum_columns) * 4 : 0);
   place(w.sink_parts, f.dsinks ? heads * q_blocks * 4 : 0);
   place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
@@ -86,6 +87,8 @@ BackwardParams decided_backward(const Problem& p, const BackwardShape& s, int l2
   b.k_blocks = static_cast<int>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
   fill_strides(b.dout_stride, p.layout.dout);
   fill_strides(b.dlse_stride, p.layout.dlse);
+  fill_strides(b.entropy_stride, p.layout.entropy);
+  fill_strides(b.dentropy_stride, p.layout.dentropy);
   fill_strides(b.dq_stride, p.layout.dq);
   fill_strides(b.dk_stride, p.layout.dk);
   fill_strides(b.dv_stride, p.layout.dv);
@@ -105,6 +108,8 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
   const auto at = [&](std::size_t place) { return static_cast<std::byte*>(workspace) + place; };
   b.dout = t.dout.data;
   b.dlse = static_cast<const float*>(t.dlse.data);
+  b.entropy = static_cast<const float*>(t.entropy.data);
+  b.dentropy = static_cast<const float*>(t.dentropy.data);
   b.dq = t.dq.data;
   b.dk = t.dk.data;
   b.dv = t.dv.data;

@@ -1,6 +1,6 @@
-// In front of a backward pass: of each query row D = rowsum(dO * O) - dLSE and what its weights refer to; zeros for
-// dQ's sums; the gradient of the sinks; whether the call needs care. A CTA for each block of query rows of
-// each head.
+// In front of a backward pass: of each query row D = rowsum(dO * O) - dLSE + dH H, for an entropy H, and what its
+// weights refer to; zeros for dQ's sums; the gradient of the sinks; whether the call needs care. A CTA for each block
+// of query rows of each head.
 #pragma once
 #include "cuda/attention/backward/careful.cuh"
 #include "cuda/attention/backward/score.cuh"
@@ -83,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
       return x.map_batch * stride[0] + head * stride[1] + static_cast<i64>(x.q_begin + row) * stride[2];
     };
     float lse = kNegInf, d = 0.0f;
+    [[maybe_unused]] float dentropy = 0.0f;
     if (exists && (lane == 0 || backward_shape.careful)) lse = p.lse[at(p.lse_stride)];
     if (exists) care.add_query<L::kLanes>(p, x, row, lane, lse);
     if (lane != 0) continue;
@@ -90,14 +91,22 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
       if (lse != kNegInf) {
         d = product;
         if constexpr (backward_features.dlse) d -= p.dlse[at(p.dlse_stride)];
-        if constexpr (backward_features.dsinks)
-          by_sink -= d * weight_of((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
+        if constexpr (backward_features.dentropy) {
+          dentropy = p.dentropy[at(p.dentropy_stride)];
+          d += dentropy * p.entropy[at(p.entropy_stride)];
+          dentropy *= static_cast<float>(kLn2);
+        }
+        if constexpr (backward_features.dsinks) {
+          const float w = weight_of((p.sinks[head * p.sink_stride] - lse) * static_cast<float>(kLog2e));
+          by_sink += less_entropy(-d, dentropy, w) * w;
+        }
         care.add(d);
       }
     }
     float* const to = statistics_of(p, place) + statistic_at(in_block);
     to[0] = reference_of(lse);
     to[kBlockQ] = d;
+    if constexpr (backward_features.dentropy) to[2 * kBlockQ] = dentropy;
   }
   care.tell(p);
   if constexpr (backward_features.dsinks) {

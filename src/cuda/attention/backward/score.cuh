@@ -1,5 +1,6 @@
 // The weights of a backward pass: from scores and the LSE that was handed in. No maximum is needed any more.
 #pragma once
+#include "algebra/entropy.hpp"
 #include "cuda/attention/backward/tile.cuh"
 #include "cuda/attention/scores/score.cuh"
 
@@ -24,6 +25,12 @@ DEV float probability(const AttentionParams& p, float score, float reference) {
                         : kCapLast   ? fmaf(score, p.cap_out, -reference)
                                      : score - reference;
   return weight_of(min_or_nan(natural * static_cast<float>(kLog2e), 0.0f));
+}
+
+// dP - D of a pair less dH ln P. dentropy: as RowStatistics has it.
+DEV float less_entropy(float slope, float dentropy, float weight) {
+  if constexpr (!backward_features.dentropy) return slope;
+  return fmaf(-dentropy, log2_for_product(weight), slope);
 }
 
 }  // namespace onepass

@@ -7,7 +7,8 @@
 
 namespace onepass {
 
-constexpr i32 kBlockQ = backward_shape.block_q, kBlockK = backward_shape.block_k;
+constexpr i32 kBlockQ = backward_shape.block_q, kBlockK = backward_shape.block_k,
+              kStatistics = backward_features.statistics();
 
 // The first block of a batch entry, in blocks of `block` tokens.
 template <i32 block>
@@ -54,7 +55,7 @@ DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
 
 // [head][q block], where statistics, sums and turns are found.
 DEV i64 place_of(const BackwardParams& p, i32 head, i32 block) { return static_cast<i64>(head) * p.q_blocks + block; }
-DEV float* statistics_of(const BackwardParams& p, i64 place) { return p.statistics + place * (2 * kBlockQ); }
+DEV float* statistics_of(const BackwardParams& p, i64 place) { return p.statistics + place * (kStatistics * kBlockQ); }
 DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
   return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
 }
@@ -79,12 +80,13 @@ DEV void mark_keys(const BackwardParams& p, const KeyTile& x, i32 key) {
 }
 
 struct RowStatistics {
-  float reference, d;  // of the weights (probability); rowsum(dO * O) - dLSE
+  float reference, d;  // of the weights (probability); rowsum(dO * O) - dLSE + dH H
+  float dentropy;      // ln2 dH, for log2 of a weight
 };
 DEV RowStatistics statistics_at(const BackwardParams& p, const WorkTile& x, i32 row) {
   const i64 place = place_of(p, x.head, first_q_block(p, x.batch) + row / kBlockQ);
   const float* const at = statistics_of(p, place) + statistic_at(row % kBlockQ);
-  return {at[0], at[kBlockQ]};
+  return {at[0], at[kBlockQ], backward_features.dentropy ? at[2 * kBlockQ] : 0.0f};
 }
 
 }  // namespace onepass

@@ -168,7 +168,7 @@ Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures&
     return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                   " bytes of shared memory");
   }
-  if (std::string sentence = cuda::why_elsewhere(p); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   const BackwardShape shape = shape_of(p, c);
   const std::int64_t rows = padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, shape.block_q) * p.heads_q,
                      keys = padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, shape.block_k) * p.heads_q;

@@ -47,7 +47,7 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.q_bytes = c.block_m * l.qk_pitch;
   l.dout_bytes = c.block_m * l.v_pitch;
   l.dout_parts = features.forward.output == f.input ? 1 : 2;
-  l.statistics_bytes = 8 * c.block_m;
+  l.statistics_bytes = 4 * features.statistics() * c.block_m;
   l.late_statistics = features.dq && c.row_tiles == 2 && c.share == 1;
   l.k = 0;
   l.v = l.k + c.block_n() * l.qk_pitch;

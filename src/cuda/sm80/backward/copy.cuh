@@ -69,7 +69,7 @@ DEV void copy_queries(u32 sm, const BackwardParams& p, const KeyTile& x, const R
 DEV void copy_statistics(u32 sm, const BackwardParams& p, const KeyTile& x, const RowStep& step) {
   if (!step.exists(p, x)) return;
   const u32 thread = opaque_thread();
-  if (thread < kBlockM / 2) {
+  if (thread < kLayout.statistics_bytes / 16) {
     const float* const from = statistics_of(p, place_of(p, step.head, first_q_block(p, x.batch) + step.m));
     copy_async<16>(step.statistics(sm) + 16 * thread, reinterpret_cast<const char*>(from + 4 * thread), true);
   }

@@ -59,8 +59,9 @@ DEV void pass(const BackwardParams& p, u32 sm, u32 work, const RowStep& step, u3
     const KeyScores scores = scores_of(p, tile_in_hand(work, p), step, r);
     float d[kN / 2];
     load_statistics(d, step.statistics(sm) + 4 * kBlockM + 4 * part);
-    scores.differentiate(s[r], dp[r], derivative[r], dropout_mask[r], d, !kHiddenApart && some_hidden[r], first_row(),
-                         add(scores, r));
+    scores.differentiate(s[r], dp[r], derivative[r], dropout_mask[r], d,
+                         EntropyGradients{step.statistics(sm) + 8 * kBlockM + 4 * part},
+                         !kHiddenApart && some_hidden[r], first_row(), add(scores, r));
     if (kHiddenApart && some_hidden[r]) {
 #pragma unroll
       for (i32 j = 0; j < kN; ++j) dp[r][j] = is_hidden(s[r][j]) ? 0.0f : dp[r][j];

@@ -25,7 +25,7 @@ int register_pressure(const BackwardFeatures& b) {
 bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
 
 constexpr std::int64_t kMostBlocks = 256;  // of threads that have marks
-constexpr int kMaxPlain = 2;               // of plain scores, joint, at head dims beyond 64
+constexpr int kMaxPlain = 2;               // of plain scores, joint, at head dims beyond 64; there dH is one, too
 // What has no registers: nothing of the sort at head dims to 64.
 int most_of(const AttentionFeatures& f, bool split) {
   const int dim = std::max(f.dim_qk, f.dim_v);
@@ -58,7 +58,7 @@ BackwardConfig config_of(const Problem& p, const BackwardFeatures& b) {
   if (dim <= 64) {
     c.block_q = bare_scores(f) && !f.bounded_left ? 128 : 64;
   } else {
-    c.split = dim > 128 || (plain ? register_pressure(b) > kMaxPlain
+    c.split = dim > 128 || (plain ? register_pressure(b) + b.dentropy > kMaxPlain
                                   : f.softcap || f.score_mod || f.bias != ScalarType::none ||
                                         register_pressure(b) > most_of(f, false));
   }
@@ -167,7 +167,7 @@ Selected<BackwardConfig> select_config(const Problem& p, const BackwardFeatures&
   }
   BackwardConfig most{};  // tiles
   most.split = true;
-  if (std::string s = cuda::why_elsewhere(p, tiles_of(p, most)); !s.empty()) return refuse(s);
+  if (std::string s = cuda::why_too_many(p, tiles_of(p, most)); !s.empty()) return refuse(s);
   const BackwardConfig c = config_of(p, f);
   const bool narrow = std::max(p.dim_qk, p.dim_v) <= 64;
   if (register_pressure(f) > (narrow                           ? 5

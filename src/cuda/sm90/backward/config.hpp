@@ -87,7 +87,7 @@ struct BackwardLayout {
   PipelineLayout partner;        // paired: barriers of what the other block writes into ds
   PipelineLayout drawn;          // paired: the number of the next tile, which the first block draws for both
   PipelineLayout schedule;       // KeyTiles; a slot is free when its stage of k is
-  int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout
+  int lse, delta;                // of a block's rows, one behind the other for each stage of q, of dout; delta: with dH
   int row_bits;                  // RowBits; split: in the place of exchange, which is empty then
   int marked;                    // two words for each consumer warp; with stores_marks for each of its lanes
   int total;
@@ -110,7 +110,7 @@ ONEPASS_HD constexpr BackwardLayout layout_of(const BackwardFeatures& features, 
   l.exchange = {.data = dq_end, .bytes = exchanged_words(f, c) * 128, .stages = c.split ? 1 : 0, .parts = 4};
   l.lse = l.exchange.data_end();
   l.delta = l.lse + row_stages * c.block_q * 4;
-  const int delta_end = l.delta + row_stages * c.block_q * 4;
+  const int delta_end = l.delta + row_stages * c.block_q * 4 * (features.statistics() - 1);
   l.row_bits = c.split ? l.exchange.data : delta_end;
   l.marked = delta_end + (c.split ? 0 : row_bits_bytes(f, c));
   l.schedule = {.data = l.marked + marked_bytes(f, c), .bytes = tile_slot_bytes(f), .stages = l.k.stages};

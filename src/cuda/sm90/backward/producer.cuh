@@ -39,9 +39,9 @@ struct Producer {
     const Pipeline<kLayout.dout> dout = memory.dout().at(blocks);
     dout.acquire();
     if (issuer) {
-      mbar_arrive_expect(dout.full(), kLayout.dout.bytes + kBytes);
+      mbar_arrive_expect(dout.full(), kLayout.dout.bytes + kDeltaBytes);
       load(dout, maps.dout, kBlockM, kVBlocks, q_begin + at.row(), at.head, map_batch);
-      bulk_load(memory.delta(dout.state.slot), statistics + kBlockM, kBytes, dout.full());
+      bulk_load(memory.delta(dout.state.slot), statistics + kBlockM, kDeltaBytes, dout.full());
     }
     if constexpr (config.bias_tiles) load_bias(at, key, map_batch);
     ++blocks;

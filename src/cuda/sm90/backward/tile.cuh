@@ -17,6 +17,8 @@ constexpr u32 kDqN = config.paired ? kPairedColumns[group] : dq_columns(features
 template <u32 group>
 constexpr u32 kDqBytes = 64 * kDqN<group> * 4;  // of a warpgroup's share of a block
 constexpr u32 kGroupThreads = 128, kGroupWarps = 4, kGroups = 2, kConsumerWarps = kGroups * kGroupWarps;
+constexpr u32 kDeltaBytes =
+    (backward_features.statistics() - 1) * kBlockM * 4;  // of a block's D, and what goes with it
 constexpr bool kDeterministic = backward_features.deterministic;
 static_assert(kBlockQ == kBlockM && backward_shape.sum_columns * kBlockM == dq_block_floats(features.dim_qk, kBlockM));
 using TileOrder = KeysOuter<static_cast<i32>(kBlockM), config.tile_k(), kDeterministic>;
@@ -35,7 +37,8 @@ struct SharedMemory {
   DEV Pipeline<kLayout.drawn> drawn() const { return {base}; }
   DEV Pipeline<kLayout.exchange> exchange(u32 warp) const { return {base, warp}; }
   DEV u32 lse(u32 slot) const { return base + kLayout.lse + slot * kBlockM * 4; }
-  DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kBlockM * 4; }
+  // D, and behind it the gradients of entropies.
+  DEV u32 delta(u32 slot) const { return base + kLayout.delta + slot * kDeltaBytes; }
   DEV Pipeline<kLayout.schedule> schedule() const { return {base}; }  // from the scheduler's warp to the producer's
   DEV u32 row_bits() const { return base + kLayout.row_bits; }
   DEV u32 marked() const { return base + kLayout.marked; }

@@ -117,10 +117,12 @@ struct JointConsumer : BackwardWarp {
   }
   // dS into its operand and into shared memory; P into its operand.
   DEV void gradients() {
+    const EntropyGradients of_entropies = entropies(memory.delta(block % 2));
     if constexpr (kPlainScores)
-      scores.plain_gradients(s, dp, dropout_mask, rows, some_hidden);
+      scores.plain_gradients(s, dp, dropout_mask, rows, of_entropies, some_hidden);
     else
-      scores.template differentiate<config.careful>(s, dp, slopes, dropout_mask, rows, some_hidden, at.row(),
+      scores.template differentiate<config.careful>(s, dp, slopes, dropout_mask, rows, of_entropies, some_hidden,
+                                                    at.row(),
                                                     [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.dbias_tiles) stage_dbias();
     if constexpr (config.careful) overflowed = overflowed || overflows(dp);

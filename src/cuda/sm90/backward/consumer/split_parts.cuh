@@ -86,8 +86,9 @@ struct SplitConsumer : BackwardWarp {
       arrive(memory.q().at(block).empty());
       probabilities();
     } else {
-      arrive(memory.dout().at(block).empty());
+      if constexpr (!backward_features.dentropy) arrive(memory.dout().at(block).empty());
       differentiate();
+      if constexpr (backward_features.dentropy) arrive(memory.dout().at(block).empty());
     }
   }
   DEV void probabilities() {
@@ -130,10 +131,11 @@ struct SplitConsumer : BackwardWarp {
     }
     __syncwarp();
     arrive(mailbox.empty());
+    const EntropyGradients of_entropies = entropies(memory.delta(block % kRowStages));
     if constexpr (kPlainScores)
-      scores.plain_gradients(w, first, dropout_mask, rows, config.careful);
+      scores.plain_gradients(w, first, dropout_mask, rows, of_entropies, config.careful);
     else
-      scores.template differentiate<config.careful>(w, first, slopes, dropout_mask, rows, true, at.row(),
+      scores.template differentiate<config.careful>(w, first, slopes, dropout_mask, rows, of_entropies, true, at.row(),
                                                     [&](i32 row, i32 key, float g) { scores.add(row, key, g); });
     if constexpr (config.careful) overflowed = overflowed || overflows(first);
     if constexpr (kAhead) {

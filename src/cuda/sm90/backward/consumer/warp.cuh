@@ -32,6 +32,7 @@ struct BackwardWarp {
 #pragma unroll
     for (int e = 0; e < 4; ++e) rows[4 * c + e] = __uint_as_float(x[e]);
   }
+  DEV EntropyGradients entropies(u32 delta) const { return {delta + kBlockM * 4}; }
   DEV KeyTile tile() const { return load_key_tile(memory.tile(tiles % kLayout.k.stages)); }
   // The tile that comes next; its first block's head. False: there is none.
   DEV bool open_tile(u32 first_key, i32 part) {

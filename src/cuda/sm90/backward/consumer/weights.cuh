@@ -75,13 +75,16 @@ struct BlockScores : KeyScores {
     }
   }
   DEV void plain_gradients(const ScoreFragment& w, ScoreFragment& dp, const DropoutMask<kScores>& dropout_mask,
-                           const Statistics& d, bool some_hidden) const {
+                           const Statistics& d, const EntropyGradients& entropies, bool some_hidden) const {
+    float dentropy[4] = {};
     each(dp, [&](int j, float& x) {
+      if (j % 8 == 0) entropies.load(dentropy, j / 8);
+      const auto slope = [&](float less_d) { return less_entropy(less_d, dentropy[statistic_of(j) % 4], w[j]); };
       if constexpr (features.dropout)
-        x = w[j] *
-            fmaf(dropout_mask.has(j) ? x : dropped<config.careful>(x), p.dropout.keep_scale, -d[statistic_of(j)]);
+        x = w[j] * slope(fmaf(dropout_mask.has(j) ? x : dropped<config.careful>(x), p.dropout.keep_scale,
+                              -d[statistic_of(j)]));
       else
-        x = w[j] * (x - d[statistic_of(j)]);
+        x = w[j] * slope(x - d[statistic_of(j)]);
     });
     if constexpr (config.careful || backward_features.dbias) {
       if (!some_hidden) return;
