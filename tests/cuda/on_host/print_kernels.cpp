@@ -23,14 +23,13 @@
 #include "cuda/softmax/softmax.hpp"
 #include "onepass/error.hpp"
 #include "problem/problem.hpp"
+#include "shared_bytes.hpp"
 
 namespace {
 
 using namespace onepass;
 
 constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
-// The same by the kernel's name: on 8.6, 8.9 and 12.0, or on Hopper.
-int shared_bytes(const std::string& name) { return name.starts_with("ada_") ? 101376 : kSharedBytes; }
 constexpr int kMultiprocessors = 132;
 
 cuda::KernelProgram program_of(const std::string& family, const std::string& name, const Problem& p) {

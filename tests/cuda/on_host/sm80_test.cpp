@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "cuda/sm80/forward/forward.hpp"
+#include "on_host/shared_bytes.hpp"
 #include "on_host/sm80_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "support/extremes.hpp"
@@ -12,9 +13,6 @@
 
 namespace onepass {
 namespace {
-
-// A CTA's, by the kernel's name: on 8.6, 8.9 and 12.0, or on Hopper.
-int shared_bytes(std::string_view kernel) { return kernel.starts_with("ada_") ? 101376 : 232448; }
 
 class EmulatedKernel : public testing::TestWithParam<const warps::Sm80Kernel*> {
  protected:

@@ -2,19 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <string_view>
 
 #include "base/text.hpp"
 #include "cuda/sm80/backward/backward.hpp"
+#include "on_host/shared_bytes.hpp"
 #include "on_host/sm80b_kernel.hpp"
 #include "on_host/whole_backward.hpp"
 #include "support/pokes.hpp"
 
 namespace onepass {
 namespace {
-
-// A CTA's, by the kernel's name: on 8.6, 8.9 and 12.0, or on Hopper.
-int shared_bytes(std::string_view kernel) { return kernel.starts_with("ada_") ? 101376 : 232448; }
 
 class EmulatedBackward : public testing::TestWithParam<const warps::Sm80BackwardKernel*> {
  protected:
