@@ -1,4 +1,4 @@
-"""Keywords that functions share with onepass.attention, which lists them: a new one of the tables is everywhere."""
+"""The keywords of onepass.attention, which other functions take too. A keyword that it gains is theirs as well."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -20,9 +20,10 @@ OF_DERIVATIVES = _EVERYWHERE | _INPUTS | {x for name, kind in _OPTIONS for x in 
 def shared(
     called: str, take: Iterable[str] | None = None, without: Iterable[str] = (), **more: Any
 ) -> Callable[[_Function], _Function]:
-    """A function of **options has the keywords `take` of attention (None: all), but `without`, and `more`.
+    """Gives a function of ``**options`` the keywords of attention, and `more` with their defaults.
 
-    Signature and help list them. called: the function's name in sentences.
+    Its signature and help list them. take: which of attention's, None for all; without: which not; called: the
+    function's name in error messages.
     """
     theirs = {
         name: x
