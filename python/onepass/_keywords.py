@@ -32,7 +32,7 @@ def shared(
     }
 
     def give(function: _Function) -> _Function:
-        keywords = {**more, **theirs, **more}
+        keywords = {**more, **theirs, **more}  # its own first, with its own defaults
         arrays = [x for x in inspect.signature(function).parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
         options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in keywords.items()]
         vars(function).update(called=called, keywords=keywords, __signature__=inspect.Signature([*arrays, *options]))
