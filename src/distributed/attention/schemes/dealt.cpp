@@ -1,6 +1,11 @@
 #include "distributed/attention/schemes/dealt.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "distributed/attention/schemes/deal.hpp"
 
 namespace onepass::inline v0::context_parallel {
 namespace {

@@ -1,12 +1,9 @@
 // Heads are dealt out: each rank gives its rows of all heads for all rows of some heads, computes these, and gives the
 // results back for those of its rows (DeepSpeed-Ulysses, arXiv:2309.14509).
 #pragma once
-#include <array>
 #include <functional>
-#include <optional>
-#include <vector>
 
-#include "distributed/attention/schemes/deal.hpp"
+#include "distributed/attention/call.hpp"
 
 namespace onepass::inline v0::context_parallel {
 
