@@ -35,13 +35,15 @@ std::string disassembled(const std::string& bytes) {
 }
 
 // ` UTMALDG.4D ...`: a mnemonic stands behind a blank and before a dot or a blank.
-bool has(const std::string& sass, const std::string& instruction) {
+int count(const std::string& sass, const std::string& instruction) {
+  int found = 0;
   for (std::size_t at = sass.find(" " + instruction); at != sass.npos; at = sass.find(" " + instruction, at + 1)) {
     const char after = sass[at + 1 + instruction.size()];
-    if (after == '.' || after == ' ') return true;
+    found += after == '.' || after == ' ';
   }
-  return false;
+  return found;
 }
+bool has(const std::string& sass, const std::string& instruction) { return count(sass, instruction) > 0; }
 
 }  // namespace
 
@@ -65,9 +67,12 @@ std::string wrong_code(const Cubin& cubin, const CodeGate& gate) {
   if (!can_disassemble()) return "";
   const std::string sass = disassembled(cubin.bytes);
   if (!has(sass, "EXIT")) return "nvdisasm cannot read the cubin";
+  // ptxas counts the bytes of a kernel and of what it calls as one: with a call, its own words are counted here.
   const std::string own = gate.calls ? sass.substr(0, sass.find(" CALL.")) : sass;
   for (const char* local : {"LDL", "STL"}) {
-    if (gate.spilled == 0 && has(own, local)) return text("local memory is touched: ", local);
+    const int words = count(own, local);
+    if (gate.calls ? 4 * words > gate.spilled : gate.spilled == 0 && words > 0)
+      return text("local memory is touched: ", words, " ", local);
   }
   for (const std::string& wanted : gate.instructions) {
     if (!has(sass, wanted)) return text("there is no ", wanted);

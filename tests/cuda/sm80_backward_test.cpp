@@ -2,6 +2,8 @@
 // it. Needs NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include "cuda/sm80/backward/backward.hpp"
 
+#include <string_view>
+
 #include <gtest/gtest.h>
 
 #include "backward_gate.hpp"
@@ -32,7 +34,9 @@ TEST_P(Sm80Backward, CompilesToTheCodeThatWasMeant) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(sm80::program_of(features, shape, config, device.arch, mods, true)), gate),
               "");
   }
-  cuda::expect_code(cuda::backward_programs(features, shape, sm80::kSumTile, device.arch, mods));
+  // With 64 registers for four CTAs of a packed batch, sm_120's code keeps two words of a warp's 4 KB in local memory.
+  const int spilled = features.forward.attention.packed && std::string_view(device.arch) == "sm_120" ? 8 : 0;
+  cuda::expect_code(cuda::backward_programs(features, shape, sm80::kSumTile, device.arch, mods), spilled);
 }
 
 constexpr char kEverything64[] =
