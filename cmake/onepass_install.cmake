@@ -2,7 +2,13 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set_target_properties(onepass PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+# Before 1.0 a minor version may change the C++ interface, so the name that programs load has it too.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(onepass_soversion 0.${PROJECT_VERSION_MINOR})
+else()
+  set(onepass_soversion ${PROJECT_VERSION_MAJOR})
+endif()
+set_target_properties(onepass PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${onepass_soversion})
 if(NOT ONEPASS_INSTALL)
   return()
 endif()

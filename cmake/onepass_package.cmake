@@ -18,7 +18,7 @@ function(component component package section description)
   install(FILES LICENSE DESTINATION share/doc/${package} RENAME copyright COMPONENT ${component})
 endfunction()
 
-set(library libonepass${PROJECT_VERSION_MAJOR})
+set(library libonepass${onepass_soversion})
 component(runtime ${library} libs "exact attention in one pass: the shared library")
 component(development libonepass-dev libdevel "exact attention in one pass: headers for C and C++"
           "${library} (= ${PROJECT_VERSION})")

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* "0.1.0": of the library that is linked. */
+/* "0.2.0": of the library that is linked. */
 ONEPASS_API const char* onepass_version(void);
 
 /* ------------------------------------------------------------------------------------------------------- errors */

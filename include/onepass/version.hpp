@@ -7,7 +7,7 @@
 
 namespace onepass::inline v0 {
 
-// "0.1.0": of the library that is linked.
+// "0.2.0": of the library that is linked.
 [[nodiscard]] ONEPASS_API std::string_view version() noexcept;
 
 }  // namespace onepass::inline v0
