@@ -41,6 +41,7 @@ def check_versions(tree, version):
         "CITATION.cff": r"^version: *\"?([0-9.]+)",
         "packaging/conda/recipe.yaml": r"^  version: \"([^\"]+)\"",
         "packaging/vcpkg/ports/onepass/vcpkg.json": r'"version-semver": "([^"]+)"',
+        "packaging/spack/packages/onepass/package.py": r'^    version\("([^"]+)"\)',
     }.items():
         found = re.search(pattern, (tree / name).read_text(), re.M)
         if found is None or found[1] != version:
