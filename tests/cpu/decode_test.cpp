@@ -129,6 +129,21 @@ TEST(Decode, RaggedLengths) {
   }
 }
 
+// From one split and from several, of which some rows see none; with values that are checked; one result per row.
+TEST(Decode, Entropies) {
+  for (const char* shape : {"b2 h8/2 s1x300 d32", "b1 h3/1 s1x3000 d40", "b2 h4/2 s3x131 d40 layout=bshd",
+                            "b1 h2/1 s4x2600 d64 window=1500:0", "b1 h5/1 s1x70 d64", "b1 h7/1 s2x1200 d24",
+                            "b3 h8/2 s1x2100 d64 kv=paged:16 seqused=2100,33,0", "b2 h4/2 s1x0 d16"}) {
+    for (const char* feature : {"", " batch_invariant", " sinks causal_bottom_right", " mask=b11k softcap=5",
+                                " bias=fp32:1h1k alibi batch_invariant", " dropout=0.3 seed=7"}) {
+      for (const char* dtype : {" fp32", " bf16"}) {
+        for (Distribution distribution : {Distribution::normal, Distribution::rising, Distribution::one_hot})
+          expect_right(std::string("fwd ") + shape + dtype + feature + " lse entropy", distribution);
+      }
+    }
+  }
+}
+
 TEST(Decode, ManySequences) { expect_right("fwd b65537 h1 s1x2 d8 fp32 lse"); }
 
 TEST(Decode, StridesOfEveryKind) {
@@ -156,7 +171,8 @@ TEST(Decode, NanAndInfinityStayWithTheRowsThatSeeThem) {
   for (const char* line :
        {"fwd b1 h4/2 s4x90 d40 fp32 lse causal_bottom_right", "fwd b1 h4/2 s2x600 d64 bf16 lse mask=bhqk",
         "fwd b1 h2/1 s4x50 d64 fp16 lse window=9:0 layout=bshd",
-        "fwd b1 h2/1 s4x50 d64 fp32 lse dropout=0.5 causal_top_left"}) {
+        "fwd b1 h2/1 s4x50 d64 fp32 lse dropout=0.5 causal_top_left",
+        "fwd b1 h4/2 s4x3000 d40 fp32 entropy causal_bottom_right"}) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const bool in_v : {true, false}) {
         Inputs inputs = check::make_inputs(parse_problem(line));

@@ -34,7 +34,7 @@ class OneResult : public testing::TestWithParam<const char*> {};
 TEST_P(OneResult, WhateverSurroundsARow) {
   const char* const asked = std::getenv("ONEPASS_ONE_RESULT_CALLS");
   expect_one_result(asked ? std::atoi(asked) : 150, GetParam(),
-                    {{DType::f32, DType::f16, DType::bf16}, {16, 30, 64, 80}, true, true}, attend);
+                    {{DType::f32, DType::f16, DType::bf16}, {16, 30, 64, 80}, true, true, true}, attend);
 }
 
 std::vector<const char*> instruction_sets() {

@@ -30,6 +30,7 @@ constexpr const char* kLines[] = {
     "b1 h4/2 s70x100 d40 fp32 causal_bottom_right lse entropy",
     "b1 h4/2 s2x3000 d64 bf16 mask=b1qk sinks lse entropy",
     "b1 h4/2 s40x3000 d40 fp32 batch_invariant entropy",
+    "b1 h4/2 s3x3000 d40 fp32 batch_invariant entropy",
 };
 
 class Propagation : public testing::TestWithParam<Poke> {};

@@ -50,7 +50,8 @@ class DeviceOneResult : public check::OnDevice<testing::TestWithParam<unsigned>>
 TEST_P(DeviceOneResult, WhateverSurroundsARow) {
   const char* const asked = std::getenv("ONEPASS_ONE_RESULT_CALLS");
   expect_one_result(asked ? std::atoi(asked) : 20, {},
-                    {{DType::bf16, DType::bf16, DType::f32}, {64, 128}, false, false}, attend_on_device, GetParam());
+                    {{DType::bf16, DType::bf16, DType::f32}, {64, 128}, false, false, false}, attend_on_device,
+                    GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOneResult, testing::Range(1u, 11u));
 

@@ -81,7 +81,7 @@ struct Sample {
 
 struct Result {
   Numbers out;
-  std::vector<float> lse;  // [head][token]
+  std::vector<float> lse, entropy;  // [head][token]; entropies are empty where they are not asked for
 };
 
 // The rows of several sequences in one call.
@@ -96,7 +96,7 @@ struct Call {
   Attention attention;
   Keys keys = Keys::dense;
   std::int64_t page_size = 16, spare = 0;
-  bool heads_first = false;
+  bool heads_first = false, entropy = false;
   int threads = 1;
   std::string isa;
 };
@@ -160,16 +160,19 @@ Result run(Random& r, const std::vector<Part>& parts, const Call& call, const At
   };
   const auto k = place(&Sample::k, s.dim_qk, t.k), v = place(&Sample::v, s.dim_v, t.v);
   Result result{Numbers(s.dtype, total * s.heads_q * s.dim_v),
-                std::vector<float>(static_cast<std::size_t>(total * s.heads_q))};
+                std::vector<float>(static_cast<std::size_t>(total * s.heads_q)),
+                std::vector<float>(static_cast<std::size_t>(call.entropy ? total * s.heads_q : 0))};
   if (call.keys == Keys::dense) {
     t.q = ConstTensor(q.bytes.data(), s.dtype, {1, s.heads_q, total, s.dim_qk}, {0, s.dim_qk, s.heads_q * s.dim_qk, 1});
     t.out =
         Tensor(result.out.bytes.data(), s.dtype, {1, s.heads_q, total, s.dim_v}, {0, s.dim_v, s.heads_q * s.dim_v, 1});
     t.lse = Tensor(result.lse.data(), DType::f32, {1, s.heads_q, total});
+    if (call.entropy) t.entropy = Tensor(result.entropy.data(), DType::f32, {1, s.heads_q, total});
   } else {
     t.q = ConstTensor(q.bytes.data(), s.dtype, {total, s.heads_q, s.dim_qk});
     t.out = Tensor(result.out.bytes.data(), s.dtype, {total, s.heads_q, s.dim_v});
     t.lse = Tensor(result.lse.data(), DType::f32, {s.heads_q, total});
+    if (call.entropy) t.entropy = Tensor(result.entropy.data(), DType::f32, {s.heads_q, total});
     t.cu_seqlens_q = ConstTensor(cu_q.data(), DType::i32, {batch + 1});
     if (call.keys == Keys::packed)
       t.cu_seqlens_k = ConstTensor(cu_k.data(), DType::i32, {batch + 1});
@@ -192,9 +195,12 @@ inline bool same(const Sample& s, const Result& expected, std::int64_t of_expect
                  const Result& got, std::int64_t of_got, std::int64_t at, std::int64_t rows) {
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t h = 0; h < s.heads_q; ++h) {
-      const float x = expected.lse[static_cast<std::size_t>(h * of_expected + first + i)],
-                  y = got.lse[static_cast<std::size_t>(h * of_got + at + i)];
-      if (std::memcmp(&x, &y, 4) != 0 && !(std::isnan(x) && std::isnan(y))) return false;
+      for (const auto member : {&Result::lse, &Result::entropy}) {
+        if ((expected.*member).empty()) continue;
+        const float x = (expected.*member)[static_cast<std::size_t>(h * of_expected + first + i)],
+                    y = (got.*member)[static_cast<std::size_t>(h * of_got + at + i)];
+        if (std::memcmp(&x, &y, 4) != 0 && !(std::isnan(x) && std::isnan(y))) return false;
+      }
       for (std::int64_t d = 0; d < s.dim_v; ++d) {
         const float a = load_element(expected.out.bytes.data(), s.dtype, ((first + i) * s.heads_q + h) * s.dim_v + d),
                     b = load_element(got.out.bytes.data(), s.dtype, ((at + i) * s.heads_q + h) * s.dim_v + d);
@@ -206,11 +212,11 @@ inline bool same(const Sample& s, const Result& expected, std::int64_t of_expect
 }
 
 // The space of random calls. many: head dims of v of their own, softcaps and scales; a device compiles a kernel for
-// each. special: some values are not finite.
+// each. special: some values are not finite. entropies: some calls ask for them.
 struct Space {
   std::initializer_list<DType> dtypes;
   std::initializer_list<std::int64_t> dims;
-  bool many, special;
+  bool many, special, entropies;
 };
 
 // Random calls.
@@ -230,6 +236,7 @@ void expect_one_result(int calls, const std::string& isa, const Space& space, co
     Call call;
     call.isa = isa;
     call.attention.batch_invariant = true;
+    call.entropy = space.entropies && r.flip();
     const bool causal = !r.rarely();
     if (causal) call.attention.band = {.causal = true, .align = Align::bottom_right};
     if (causal && r.rarely()) call.attention.band.left = r.among(0, 1500);
@@ -268,7 +275,7 @@ void expect_one_result(int calls, const std::string& isa, const Space& space, co
           << ", keys in form " << static_cast<int>(call.keys) << ", pages of " << call.page_size << ", spare "
           << call.spare << ", " << parts.size() << " sequences, causal " << causal << ", window "
           << call.attention.band.left << ", softcap " << call.attention.softcap << ", scale "
-          << call.attention.scale.value_or(0);
+          << call.attention.scale.value_or(0) << ", entropies " << call.entropy;
     }
   }
 }

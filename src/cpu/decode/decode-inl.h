@@ -96,6 +96,7 @@ class Decode : DecodeRows {
     if (checked_) std::fill_n(lost_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
     std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
     std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
+    if (scratch_.t) std::fill_n(t_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
     each_group([&](auto size, std::int64_t first) {
       DecodeRow rows[size()];
       describe<size()>(h, first, rows);
@@ -168,7 +169,8 @@ class Decode : DecodeRows {
       for (std::int64_t i = 0; visible && i < whole<R>(v.count) * R; i += kLanes)
         hn::Store(hn::IfThenZeroElse(hn::Eq(hn::Load(DF(), s + i), Arith<VF>::neg_inf()), splat(1.0f)), DF(),
                   visible + i);
-      softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), alpha_of(v.head, first), phi);
+      softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), t_of(v.head, first),
+                      alpha_of(v.head, first), phi);
       if (p_.dropout_p > 0)
         chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0, {}}, s, visible);
     });
@@ -221,7 +223,8 @@ class Decode : DecodeRows {
       if (!plain || p_.dropout_p > 0) describe<1>(v.head, r, &row);
       if (!plain) chunk_scores().template apply<1>(&row, c, s, scratch_.extra);
       for (int i = 0; visible && i < c.count; ++i) visible[i] = s[i] == onepass::Arith<float>::neg_inf() ? 0.0f : 1.0f;
-      softmax_row(s, c.padded, unit_.to_log2, m_of(v.head, r), l_of(v.head, r), alpha_of(v.head, r), phi);
+      softmax_row(s, c.padded, unit_.to_log2, m_of(v.head, r), l_of(v.head, r), t_of(v.head, r), alpha_of(v.head, r),
+                  phi);
       if (p_.dropout_p > 0) chunk_scores().template drop<1>(&row, c, s, nullptr);
     }
   }

@@ -79,6 +79,7 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.o = w.take<float>(cut.heads * s.padded_rows * s.dim_v);
   s.m = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.l = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
+  s.t = p.entropy ? w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes) : nullptr;
   s.scores = w.take<float>(cut.heads * s.padded_rows * cut.chunk);
   s.alpha = w.take<float>(cut.heads * s.padded_rows * kDecodeMaxLanes);
   s.extra = w.take<float>(cut.chunk * 4);
@@ -184,7 +185,6 @@ class State final : public PlanState, public OfQueries {
 Decision plan_decode(const Request& request, std::int64_t target, DecodeTask task) {
   const Problem& p = *request.problem;
   if (std::string why = why_elsewhere(p, target); !why.empty()) return Decision::no(why);
-  if (p.entropy) return Decision::no("does not support entropy; cpu.flash does");
   const std::int64_t rows = p.seq_q * p.group();
   if (rows > kDecodeMaxRows) {
     return Decision::no(

@@ -42,6 +42,7 @@ struct DecodeScratch {
   std::int64_t padded_rows = 0, dim_qk = 0, dim_v = 0;  // padded
   float *q, *o;                                         // [heads][padded_rows][dim]
   float *m, *l;                                         // [heads][padded_rows][kDecodeMaxLanes]
+  float* t;                                             // as l: entropies' sums (algebra/entropy.hpp), or nullptr
   float* scores;                                        // [heads][padded_rows][chunk]: [chunk][R] per row group
   float* alpha;                                         // [heads][padded_rows][kDecodeMaxLanes]
   float* extra;                                         // [chunk][4]

@@ -107,8 +107,29 @@ HWY_NOINLINE void products_tile(const float* q, std::int64_t q_stride, const flo
   if (at < keys) products_block<R, 1>(q, q_stride, k + at, width, dim, scores + at, stride);
 }
 
-// The online-softmax step of one row. Every lane of m, l and alpha holds the same.
-inline void softmax_row(float* scores, std::int64_t keys, float unit, float* m, float* l, float* alpha,
+using FourSums = hn::FixedTag<float, kSumsOfKeys>;
+inline float sum_of_four(hn::Vec<FourSums> sums) {
+  HWY_ALIGN float sum[kSumsOfKeys];
+  hn::Store(sums, FourSums(), sum);
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// Scores of a chunk as weights, and the sum of their products with their exponents.
+inline float weigh_and_sum_terms(float* scores, std::int64_t keys, VF factor, const Step<VF>& step) {
+  HWY_ALIGN float exponents[kBlockKeys];
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    const VF s = hn::Load(DF(), scores + i);
+    hn::Store(exponent(s, factor, step), DF(), exponents + i);
+    hn::Store(weight(s, factor, step), DF(), scores + i);
+  }
+  auto terms = hn::Zero(FourSums());
+  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys)
+    terms = hn::MulAdd(hn::Load(FourSums(), scores + i), hn::Load(FourSums(), exponents + i), terms);
+  return sum_of_four(terms);
+}
+
+// The online-softmax step of one row. Every lane of m, l, t and alpha holds the same. t: as in softmax_tile.
+inline void softmax_row(float* scores, std::int64_t keys, float unit, float* m, float* l, float* t, float* alpha,
                         const float* phi) {
   const DF d;
   VF most = hn::Load(d, scores);
@@ -118,14 +139,16 @@ inline void softmax_row(float* scores, std::int64_t keys, float unit, float* m, 
   const VF factor = splat(unit);
   const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, most, factor);
   if (phi) state.m = hn::Max(state.m, most);
-  for (std::int64_t i = 0; i < keys; i += kLanes)
-    hn::Store(weight(hn::Load(d, scores + i), factor, step), d, scores + i);
-  using D4 = hn::FixedTag<float, kSumsOfKeys>;
-  auto sums = hn::Zero(D4());
-  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys) sums = sums + hn::Load(D4(), scores + i);
-  HWY_ALIGN float sum[kSumsOfKeys];
-  hn::Store(sums, D4(), sum);
-  absorb(state, splat((sum[0] + sum[2]) + (sum[1] + sum[3])));
+  if (t != nullptr) {
+    const VF before = moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step);
+    hn::Store(before + splat(weigh_and_sum_terms(scores, keys, factor, step)), d, t);
+  } else {
+    for (std::int64_t i = 0; i < keys; i += kLanes)
+      hn::Store(weight(hn::Load(d, scores + i), factor, step), d, scores + i);
+  }
+  auto sums = hn::Zero(FourSums());
+  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys) sums = sums + hn::Load(FourSums(), scores + i);
+  absorb(state, splat(sum_of_four(sums)));
   hn::Store(state.m, d, m);
   hn::Store(state.l, d, l);
   hn::Store(step.alpha, d, alpha);

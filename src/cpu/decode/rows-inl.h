@@ -122,6 +122,9 @@ class DecodeRows {
   float* l_of(std::int64_t h, std::int64_t r) const {
     return scratch_.l + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
   }
+  float* t_of(std::int64_t h, std::int64_t r) const {
+    return scratch_.t ? scratch_.t + (h * scratch_.padded_rows + r) * kDecodeMaxLanes : nullptr;
+  }
 
   float* alpha_of(std::int64_t h, std::int64_t r) const {
     return scratch_.alpha + (h * scratch_.padded_rows + r) * kDecodeMaxLanes;
@@ -137,26 +140,37 @@ class DecodeRows {
     return scratch_.scores + (h * scratch_.padded_rows + r) * cut_.chunk;
   }
 
-  // l of a row group, joined.
+  // l and t of a row group, joined.
   template <int R>
   void join_sums(std::int64_t h, std::int64_t first) const {
     if (one_result_) return;
-    const VF l = over_keys<R>(hn::Load(DF(), l_of(h, first)), [](VF a, VF b) HWY_ATTR { return a + b; });
-    hn::Store(l, DF(), l_of(h, first));
+    for (float* const sums : {l_of(h, first), t_of(h, first)}) {
+      if (sums == nullptr) continue;
+      const VF sum = over_keys<R>(hn::Load(DF(), sums), [](VF a, VF b) HWY_ATTR { return a + b; });
+      hn::Store(sum, DF(), sums);
+    }
   }
   // most: the largest score, where the state refers to unified_max.
-  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state,
-           float most) const {
+  void put(std::int64_t h, std::int64_t r, const DecodeRow& row, const onepass::RowState<float>& state, float most,
+           float entropy) const {
     const float* const o = o_of(h, r);
-    if (partials_.state == nullptr) return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, unit_, &most);
+    if (partials_.state == nullptr)
+      return finalize_row(p_, a_, seq_, row.head, row.token, &state, o, 1, unit_, &most, &entropy);
     const std::int64_t to = partial_row(p_, seq_, row.head, row.token);
     partials_.state_of(to, split_) = state;
     if (partials_.most) partials_.most[to * partials_.splits + split_] = most;
+    if (partials_.entropy) partials_.entropy[to * partials_.splits + split_] = entropy;
     std::copy_n(o, p_.dim_v, partials_.out_of(to, split_));
   }
   onepass::RowState<float> state_of(std::int64_t h, std::int64_t first, std::int64_t r) const {
     const std::int64_t group = one_result_ ? first + r : first, lane = one_result_ ? 0 : r;
     return {m_of(h, group)[lane], l_of(h, group)[lane]};
+  }
+  // 0 where it is not asked for.
+  float entropy_of(std::int64_t h, std::int64_t first, std::int64_t r, float l) const {
+    if (scratch_.t == nullptr) return 0;
+    const std::int64_t group = one_result_ ? first + r : first, lane = one_result_ ? 0 : r;
+    return onepass::entropy(l, t_of(h, group)[lane]);
   }
   void epilogue(std::int64_t h) const {
     each_group([&](auto size, std::int64_t first) {
@@ -168,7 +182,7 @@ class DecodeRows {
       describe<R>(h, first, row);
       for (std::int64_t r = 0; r < rows; ++r)
         if (const auto state = state_of(h, first, r); !p_.unified_max || left(h, first + r) != 0)
-          put(h, first + r, row[r], state, state.m);
+          put(h, first + r, row[r], state, state.m, entropy_of(h, first, r, state.l));
     });
   }
   // Those rows whose largest score of these keys is near enough to phi, or that see none; false if there are others.
@@ -187,7 +201,7 @@ class DecodeRows {
                             (row_max >= phi || l == 0 || stands(o_of(h, first + r), scratch_.dim_v));
         left(h, first + r) = served ? 0.0f : 1.0f;
         if (served)
-          put(h, first + r, row[r], {phi, l}, row_max);
+          put(h, first + r, row[r], {phi, l}, row_max, 0);
         else
           all = false;
       }

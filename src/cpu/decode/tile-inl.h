@@ -108,11 +108,12 @@ HWY_INLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride, 
 }
 
 // The online-softmax step of a chunk: scores become weights, (m, l) move on, alpha[R] is what O is to be multiplied by.
-// m is the same in all lanes of a row; l is a sum per lane until over_keys joins it at the end. With a phi weights
-// refer to that: alpha is 1, and m is kept to be looked at.
+// m is the same in all lanes of a row; l and t are sums per lane until over_keys joins them at the end. With a phi
+// weights refer to that: alpha is 1, and m is kept to be looked at. t: as algebra/entropy.hpp has it, or null.
 template <int R>
 HWY_INLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, float* HWY_RESTRICT m,
-                             float* HWY_RESTRICT l, float* HWY_RESTRICT alpha, const float* phi) {
+                             float* HWY_RESTRICT l, float* HWY_RESTRICT t, float* HWY_RESTRICT alpha,
+                             const float* phi) {
   const DF d;
   VF tile_max = hn::Load(d, scores);
   for (std::int64_t i = kLanes; i < keys * R; i += kLanes) tile_max = hn::Max(tile_max, hn::Load(d, scores + i));
@@ -123,10 +124,21 @@ HWY_INLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, floa
   const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, tile_max, factor);
   if (phi) state.m = hn::Max(state.m, tile_max);
   VF sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < keys * R; i += kLanes) {
-    const VF w = weight(hn::Load(d, scores + i), factor, step);
-    sum = sum + w;
-    hn::Store(w, d, scores + i);
+  if (t != nullptr) {
+    VF terms = moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step);
+    for (std::int64_t i = 0; i < keys * R; i += kLanes) {
+      const VF s = hn::Load(d, scores + i), w = weight(s, factor, step);
+      sum = sum + w;
+      terms = hn::MulAdd(w, exponent(s, factor, step), terms);
+      hn::Store(w, d, scores + i);
+    }
+    hn::Store(terms, d, t);
+  } else {
+    for (std::int64_t i = 0; i < keys * R; i += kLanes) {
+      const VF w = weight(hn::Load(d, scores + i), factor, step);
+      sum = sum + w;
+      hn::Store(w, d, scores + i);
+    }
   }
   absorb(state, sum);
   hn::Store(state.m, d, m);

@@ -70,19 +70,20 @@ struct FlashTask {
   }
 
   // Scores of keys [lo, hi) become weights. Returns their sum: four sums, of every fourth key (common/one_result.hpp).
+  // weight_of(score, the sum's number).
   template <class Weight>
   static HWY_INLINE VF weigh(float* at, std::int64_t lo, std::int64_t hi, Weight weight_of) {
     VF sum[kSumsOfKeys] = {hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF())};
-    const auto add = [&](VF& to) HWY_ATTR {
-      const VF w = weight_of(hn::Load(DF(), at));
+    const auto add = [&](std::int64_t i) HWY_ATTR {
+      const VF w = weight_of(hn::Load(DF(), at), i);
       hn::Store(w, DF(), at);
-      to = to + w;
+      sum[i] = sum[i] + w;
       at += kPanel;
     };
     std::int64_t k = lo;
-    for (; k < hi && k % kSumsOfKeys != 0; ++k) add(sum[k % kSumsOfKeys]);
-    for (; k + kSumsOfKeys <= hi; k += kSumsOfKeys) add(sum[0]), add(sum[1]), add(sum[2]), add(sum[3]);
-    for (; k < hi; ++k) add(sum[k % kSumsOfKeys]);
+    for (; k < hi && k % kSumsOfKeys != 0; ++k) add(k % kSumsOfKeys);
+    for (; k + kSumsOfKeys <= hi; k += kSumsOfKeys) add(0), add(1), add(2), add(3);
+    for (; k < hi; ++k) add(k % kSumsOfKeys);
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
   }
 
@@ -95,9 +96,9 @@ struct FlashTask {
     float* at = scratch.scores + (lo - block.first) * kPanel + lane;
     if (panel.t) return softmax_and_terms(panel, at, lane, lo, hi, state, r);
     if (hn::AllTrue(DF(), hn::Eq(r.before, hn::Zero(DF()))))
-      absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return fused_weight(s, factor, r); }));
+      absorb(state, weigh(at, lo, hi, [&](VF s, std::int64_t) HWY_ATTR { return fused_weight(s, factor, r); }));
     else
-      absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR { return weight(s, factor, r); }));
+      absorb(state, weigh(at, lo, hi, [&](VF s, std::int64_t) HWY_ATTR { return weight(s, factor, r); }));
     hn::Store(state.m, DF(), panel.m + lane);
     hn::Store(state.l, DF(), panel.l + lane);
     return r.alpha;
@@ -106,15 +107,16 @@ struct FlashTask {
   VF softmax_and_terms(const Panel& panel, float* at, int lane, std::int64_t lo, std::int64_t hi, RowState<VF> state,
                        const Step<VF>& r) const {
     const VF factor = splat(panel.scores.unit.to_log2);
-    VF t = moved_terms(hn::Load(DF(), panel.t + lane), state.l, hn::Load(DF(), panel.m + lane), factor, r);
-    absorb(state, weigh(at, lo, hi, [&](VF s) HWY_ATTR {
+    const VF before = moved_terms(hn::Load(DF(), panel.t + lane), state.l, hn::Load(DF(), panel.m + lane), factor, r);
+    VF t[kSumsOfKeys] = {hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF()), hn::Zero(DF())};
+    absorb(state, weigh(at, lo, hi, [&](VF s, std::int64_t i) HWY_ATTR {
              const VF w = weight(s, factor, r);
-             t = hn::MulAdd(w, exponent(s, factor, r), t);
+             t[i] = hn::MulAdd(w, exponent(s, factor, r), t[i]);
              return w;
            }));
     hn::Store(state.m, DF(), panel.m + lane);
     hn::Store(state.l, DF(), panel.l + lane);
-    hn::Store(t, DF(), panel.t + lane);
+    hn::Store(before + ((t[0] + t[2]) + (t[1] + t[3])), DF(), panel.t + lane);
     return r.alpha;
   }
 

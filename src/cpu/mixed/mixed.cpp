@@ -58,7 +58,6 @@ Decision first_of(std::initializer_list<std::span<const Implementation>> familie
 Decision plan(const Request& request) {
   const Problem& p = *request.problem;
   if (p.device.kind != DeviceKind::cpu) return Decision::no("it computes on the CPU only");
-  if (p.entropy) return Decision::no("does not support entropy; cpu.flash does");
   if (!p.varlen || !(p.seqused || p.paged()))
     return Decision::no("requires packed q over a cache (cu_seqlens_q with seqused_k or page_table)");
   const std::int64_t most = kDecodeMaxRows / std::max<std::int64_t>(1, p.group());
