@@ -334,7 +334,6 @@ def test_refusals(flash, torch):
     cache = torch.randn(2, 8, 2, 16)
     table = torch.zeros(2, 1, dtype=torch.int32)
     for words, sentence in [
-        (dict(cache_batch_idx=table[:, 0], block_table=table), "are mutually exclusive"),
         (dict(rotary_cos=q, rotary_sin=q), r"rotary_cos requires new keys k and values v \(got k=None\)"),
         (dict(k=q, v=q), r"cache_seqlens must be given with new keys k \(got None\)"),
         (dict(k=q, cache_seqlens=3), r"k and v must be given together \(got v=None\)"),

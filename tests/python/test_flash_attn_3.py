@@ -109,6 +109,7 @@ CACHES = {
     "packed_rotary": dict(packed=True, new=2, rotary=16, causal=True),
     "packed_rotary_without_order": dict(packed=True, new=2, rotary=16),
     "packed_pages": dict(packed=True, new=2, causal=True, paged=8, rotary=16),
+    "pages_index": dict(new=3, rows=3, causal=True, paged=8, rotary=32, index=True),
     "packed_index": dict(packed=True, new=2, index=True, window_size=(9, 0)),
     "chunks": dict(rows=3, attention_chunk=7),
     "pages_chunks": dict(new=3, rows=3, causal=True, paged=8, rotary=32, attention_chunk=5),
@@ -137,8 +138,8 @@ def test_caches(flash, torch, device, case):
     mine = [x[given["cache_batch_idx"].long()] if case.get("index") else x.clone() for x in caches]
     used, table = caches, None
     if page := case.get("paged"):
-        table = torch.randperm(10, dtype=torch.int32, device=device).reshape(2, 5)
-        used = [torch.randn(10, page, 2, 32, device=device) for _ in "kv"]
+        table = torch.randperm(20, dtype=torch.int32, device=device)[: 5 * len(caches[0])].reshape(-1, 5)
+        used = [torch.randn(20, page, 2, 32, device=device) for _ in "kv"]
         for pages, cache in zip(used, caches):
             pages[table.long()] = cache.unflatten(1, (5, page))
         given["page_table"] = table
@@ -175,7 +176,7 @@ def test_caches(flash, torch, device, case):
     for theirs, cache in zip(mine, used):
         if table is not None:
             cache = cache[table.long()].flatten(1, 2)
-        elif case.get("index"):
+        if case.get("index"):
             cache = cache[given["cache_batch_idx"].long()]
         torch.testing.assert_close(cache, theirs, atol=2e-5, rtol=2e-5)
 
@@ -240,6 +241,33 @@ def test_fp8_with_scales_of_kv_heads(flash, torch, device):
     flat = flash.flash_attn_varlen_func(q, k, v, ends, ends, 40, 40, seqused_q=lengths - 3, **words)
     expected, _ = textbook(exact[0][:, :37], *exact[1:], causal=True)
     torch.testing.assert_close(flat.unflatten(0, (2, 40))[:, :37].double(), expected, atol=0.12, rtol=0)
+
+
+@pytest.mark.parametrize("rotary", [0, 32])
+def test_new_fp8_keys_have_the_scale_of_the_cache(flash, torch, device, rotary):
+    from onepass.flash_attn.layers.rotary import apply_rotary_emb
+
+    q, k, v = (torch.randn(2, 3, heads, 32, device=device).to(torch.float8_e4m3fn) for heads in (4, 2, 2))
+    k[0, 0, 0, :3] = torch.tensor([448.0, -0.0, float("nan")]).to(k)
+    caches = [torch.zeros(2, 9, 2, 32, dtype=torch.float8_e4m3fn, device=device) for _ in "kv"]
+    scales = {name: torch.full((2, 2), 0.25, device=device) for name in ("q_descale", "k_descale", "v_descale")}
+    lengths = torch.tensor([5, 0], dtype=torch.int32, device=device)
+    angles = torch.rand(9, rotary // 2, device=device) * 6
+    tables = {"rotary_cos": angles.cos().to(k.dtype), "rotary_sin": angles.sin().to(k.dtype)} if rotary else {}
+    words = {"cache_seqlens": lengths, "causal": True, **scales}
+    out = flash.flash_attn_with_kvcache(q, *caches, k, v, **tables, **words)
+    if rotary:
+        cos, sin = (x.to(torch.bfloat16) for x in tables.values())
+        q, k = (
+            apply_rotary_emb(x.to(torch.bfloat16), cos, sin, True, seqlen_offsets=lengths).to(k.dtype) for x in (q, k)
+        )
+    for cache, new in zip(caches, (k, v)):
+        for b, first in enumerate(lengths.tolist()):
+            written, fresh = (x.float() for x in (cache[b, first : first + 3], new[b]))
+            one_step = 2.0**-3 if rotary and cache is caches[0] else 0  # bf16 rounds what is rotated once more
+            torch.testing.assert_close(written, fresh, rtol=one_step, atol=one_step / 64, equal_nan=True)
+    again = flash.flash_attn_with_kvcache(q, *caches, **words | {"cache_seqlens": lengths + 3})
+    assert torch.equal(out[1], again[1]) and out[1].isfinite().all()
 
 
 def test_fp8_tensors_that_require_gradients(flash, torch, device):

@@ -46,6 +46,8 @@ def with_cache(
 ) -> Any:
     """out of ``[batch, seq, heads, dim]`` or of packed queries ``[total, heads, dim]``; with return_lse (out, lse)."""
     _consistent(k, v, rotary, place)
+    if rotary.cos is not None and q.dtype == torch.float8_e4m3fn:
+        rotary = rotary._replace(cos=rotary.cos.to(torch.bfloat16), sin=rotary.sin.to(torch.bfloat16))
     packed = place.cu_seqlens_q is not None
     batch = len(place.cu_seqlens_q) - 1 if packed else len(q)
     new = 0 if k is None else k.shape[1] if place.cu_seqlens_new is None else place.cu_seqlens_new.diff()
@@ -68,9 +70,11 @@ def with_cache(
     if k is not None:
         in_order = words["mask"] is not None or words["window"] != (-1, -1)
         alike = place.cu_seqlens_q is place.cu_seqlens_new if packed else k.dim() == 4 and new == q.shape[2]
-        fused = rotary.cos is not None and in_order and alike and rotary.positions is None
-        if rotary.cos is not None and not fused:
-            q = _rotated(q, rotary, used, place.cu_seqlens_q, in_order)
+        turns, is_fp8 = rotary.cos is not None, q.dtype == torch.float8_e4m3fn
+        fused = turns and in_order and alike and rotary.positions is None and not is_fp8
+        if turns and not fused:
+            turned = _rotated(q.to(torch.bfloat16) if is_fp8 else q, rotary, used, place.cu_seqlens_q, in_order)
+            q = turned.to(q.dtype)
         checked(_beside(q, qv, k_first), read, v_cache, words)  # a call that is refused has not changed the cache
         turned = _append(k, v, k_cache, v_cache, used, table, rotary, place.cu_seqlens_new, words, q if fused else None)
         q = q if turned is None else turned
@@ -81,8 +85,6 @@ def with_cache(
 
 
 def _consistent(k: Any, v: Any, rotary: Rotary, place: Place) -> None:
-    if place.batch_idx is not None and place.table is not None:
-        raise ValueError("cache_batch_idx and block_table are mutually exclusive")
     if rotary.cos is not None and k is None:
         raise ValueError("rotary_cos requires new keys k and values v (got k=None)")
     if (k is None) != (v is None):
@@ -98,8 +100,8 @@ def _lengths(place: Place, batch: int, page_size: int, new: Any, device: Any) ->
         used = torch.full((batch,), used, dtype=torch.int32, device=device)
     if table is not None and used is not None:
         _fits(used + new, table, page_size)
-    if place.batch_idx is not None:
-        table = place.batch_idx[:, None]
+    if place.batch_idx is not None:  # rows of the page table, or of a dense cache
+        table = place.batch_idx[:, None] if table is None else table.index_select(0, place.batch_idx)
     elif table is None and place.cu_seqlens_q is not None:
         table = torch.arange(batch, dtype=torch.int32, device=device)[:, None]
     capacity = page_size * (1 if table is None else table.shape[1])
@@ -149,6 +151,9 @@ def _append(
     q: Any,
 ) -> Any:
     """Writes k (rotated) and v to the caches; the rotated q, if q is given."""
+    scales = words
+    if k.dtype == torch.float8_e4m3fn:  # they have the cache's scale already, and bf16 holds each of their numbers
+        k, v, scales = k.to(torch.bfloat16), v.to(torch.bfloat16), {}
     if rotary.cos is not None and rotary.positions is not None:
         tables = rotary.cos, rotary.sin, rotary.interleaved
         k, rotary = apply_rotary_emb(k, *tables, seqlen_offsets=rotary.positions, cu_seqlens=cu_seqlens), Rotary()
@@ -165,8 +170,8 @@ def _append(
         cos=rotary.cos,
         sin=rotary.sin,
         interleaved=rotary.interleaved,
-        k_descale=words.get("k_descale"),
-        v_descale=words.get("v_descale"),
+        k_descale=scales.get("k_descale"),
+        v_descale=scales.get("v_descale"),
         q=q,
     )
 
