@@ -6,10 +6,17 @@
 
 namespace onepass::python {
 
+// The GIL guards what is kept between calls. A Python without one keeps it for each thread.
+#ifdef Py_GIL_DISABLED
+#define ONEPASS_KEPT static thread_local
+#else
+#define ONEPASS_KEPT static
+#endif
+
 // The entry of a name that stays where it is while the process lives, or a null handle: a Python string is made of the
 // name once, which costs 60 ns with its hash.
 inline nanobind::handle find(const nanobind::dict& o, const char* name) {
-  static std::unordered_map<const char*, PyObject*> keys;  // by address; the GIL is held
+  ONEPASS_KEPT std::unordered_map<const char*, PyObject*> keys;  // by address
   PyObject*& key = keys[name];
   if (!key) key = PyUnicode_InternFromString(name);
   return PyDict_GetItemWithError(o.ptr(), key);

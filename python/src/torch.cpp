@@ -9,6 +9,7 @@
 #include <iterator>
 #include <utility>
 
+#include "item.hpp"
 #include "libtorch/schemas.hpp"
 #include "parts.hpp"
 #include "plan/cache.hpp"
@@ -68,9 +69,9 @@ nb::object tuple_of(PyObject* const* from, std::size_t size) {
 
 // (which inputs are given, as bits; the options): the same object as for the call before where that was alike.
 nb::object kept_of(const TorchCall& call, std::uint32_t present) {
-  static std::uint32_t last_present;
-  static std::array<PyObject*, TorchCall::kMax> last;  // alive as long as the tuple
-  static PyObject* kept = nullptr;
+  ONEPASS_KEPT std::uint32_t last_present;
+  ONEPASS_KEPT std::array<PyObject*, TorchCall::kMax> last;  // alive as long as the tuple
+  ONEPASS_KEPT PyObject* kept = nullptr;                     // for good, even where its thread ends
   PyObject* const* const options = call.items.data() + torch_at.inputs;
   const std::size_t n = static_cast<std::size_t>(torch_at.all - torch_at.inputs);
   if (!kept || present != last_present || !std::equal(options, options + n, last.data())) {

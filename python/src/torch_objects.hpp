@@ -12,7 +12,7 @@ namespace onepass::python {
 
 namespace nb = nanobind;
 
-// Objects of PyTorch and of the package, from register_torch on. All of it is guarded by the GIL.
+// Objects of PyTorch and of the package. register_torch sets them at import; later calls only read them.
 struct TorchWords {
   PyObject *tensor_type, *parameter_type;  // what plain tensors are
   PyObject *included, *excluded;           // functions: keys of the dispatcher's thread state
