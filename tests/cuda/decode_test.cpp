@@ -29,6 +29,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
+  if (p.entropy && (p.dtype == DType::f32 || p.kv_dtype)) gate.spilled = 32;  // two loads a tile at most
   if (config.wgmma) gate.threads = config.all_threads(), gate.instructions = {"HGMMA", "LDGSTS"};
   const std::string said = cuda::wrong_code(cuda::compile(program), gate);
   // The weights that dropout keeps lie in a stack frame, which no other config has.
@@ -50,6 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
             "fwd b4 h32/8 s4x8192 d128 bf16 kv=paged:16 seqused mask_mod={doc[k_index] == batch || k_index < 64} "
             "buffer=doc:int32:8192"},
         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 entropy"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s4x8192 d128 bf16 kv=paged:16 seqused causal_bottom_right sinks entropy"},
         DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused batch_invariant"},
@@ -63,6 +66,19 @@ INSTANTIATE_TEST_SUITE_P(
     More, Decoding,
     testing::Values(
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 bf16"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 fp16 entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right alibi row_max entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d128 bf16 causal_bottom_right out=fp32 sinks row_max entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 bf16 bias=bf16:bhqk mask=b1qk entropy"},
+        DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16 softcap=20 entropy"},
+        DecodeCase{kHopper,
+                   "fwd h32/8 d64 bf16 varlen=1,16 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp16 kv_dtype=fp8_e4m3 causal_bottom_right entropy"},
+        DecodeCase{kA100, "fwd b1 h64/2 s2x8192 d256 bf16 kv_dtype=fp8_e4m3 alibi entropy"},
+        DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 bf16 entropy"},
+        DecodeCase{kAmpere, "fwd b1 h32/8 s1x8192 d256 bf16 entropy"},
+        DecodeCase{kBlackwell, "fwd b1 h32/8 s16x8192 d128 fp16 entropy"},
         DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d128 bf16 causal_bottom_right out=fp32 sinks"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 alibi"},
         DecodeCase{kA100, "fwd b1 h16/2 s1x8192 d320 bf16 alibi"},
@@ -133,6 +149,9 @@ INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
                                          DecodeCase{kHopper,
                                                     "fwd b1 h32/8 s16x8192 d128 fp32 causal_bottom_right alibi"},
                                          DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d256 fp32"},
+                                         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d64 fp32 softcap=20 entropy"},
+                                         DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 entropy"},
+                                         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 fp32 entropy"},
                                          DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d200/256 fp32 mask=b1qk"},
                                          DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 fp32 mask=b1qk"},
                                          DecodeCase{kA100, "fwd b1 h32/8 s1x8192 d128 fp32 dropout=0.1"},
@@ -143,7 +162,8 @@ TEST(EvenDecoding, CompilesToTheCodeThatWasMeant) {
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
   for (const char* line :
        {"fwd b1 h32/8 s1x8192 d128 bf16 cuda", "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 cuda",
-        "fwd b1 h32/8 s1x8192 d256 fp32 cuda"}) {
+        "fwd b1 h32/8 s1x8192 d256 fp32 cuda", "fwd b1 h32/8 s1x8192 d128 bf16 entropy cuda",
+        "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 entropy cuda"}) {
     const Problem p = parse_problem(line);
     decode::DecodeConfig config = decode::select_config(p, kHopper.shared_bytes).value();
     ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(p, config))) << line;

@@ -67,6 +67,17 @@ def test_layouts_and_packed_tokens(rng):
     assert (entropy[:, :4] == 0).all() and (entropy[:, 4:6] > 0).all() and (entropy[:, 6:] == 0).all()
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_decoding_step_has_the_entropies_of_its_rows(rng, batch_invariant):
+    q, k, v = qkv(rng, s=40, n=3000)
+    options = dict(**CAUSAL, return_entropy=True, batch_invariant=batch_invariant)
+    _, whole = onepass.attention(q, k, v, **options)
+    _, step = onepass.attention(q[:, :, -2:], k, v, **options)
+    np.testing.assert_allclose(step, entropies(q, k)[:, :, -2:], rtol=2e-6)
+    if batch_invariant:
+        np.testing.assert_array_equal(step, whole[:, :, -2:])
+
+
 def test_parts_join_by_the_chain_rule(rng):
     q, k, v = qkv(rng)
     _, lse, whole = onepass.attention(q, k, v, return_lse=True, return_entropy=True)

@@ -5,6 +5,11 @@
 #include "cuda/attention/forward.hpp"
 #include "cuda/attention/scores/scores.cuh"
 
+// The type of the parameters, which has `entropy` and `entropy_stride`, of a kernel that computes entropies.
+#if !defined(ONEPASS_ENTROPY_PARAMS)
+#define ONEPASS_ENTROPY_PARAMS EntropyParams
+#endif
+
 namespace onepass {
 
 DEV void write_out(const ForwardParams& p, i64 at, float value) {
@@ -28,7 +33,7 @@ DEV void write_row_max(const ForwardParams& p, const WorkTile& x, i32 row, float
 }
 DEV void write_entropy(const ForwardParams& params, const WorkTile& x, i32 row, float entropy) {
   if constexpr (forward_features.entropy) {
-    const auto& p = static_cast<const EntropyParams&>(params);
+    const auto& p = static_cast<const ONEPASS_ENTROPY_PARAMS&>(params);
     const i64 at = x.map_batch * p.entropy_stride[0] + x.head * p.entropy_stride[1] +
                    static_cast<i64>(x.q_begin + row) * p.entropy_stride[2];
     if (row < x.seq_q) p.entropy[at] = entropy < 0.0f ? 0.0f : entropy;  // keeps a NaN

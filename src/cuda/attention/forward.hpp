@@ -54,7 +54,8 @@ struct ForwardParams : AttentionParams {
   }
 };
 
-// Those of kernels that compute entropies. The parameters that other kernels have of their own keep their offsets.
+// Those of kernels of many rows that compute entropies. The parameters that other kernels have of their own keep their
+// offsets; those of them that compute entropies say where they have these two (ONEPASS_ENTROPY_PARAMS in epilogue.cuh).
 struct EntropyParams : ForwardParams {
   float* entropy;
   long long entropy_stride[3];

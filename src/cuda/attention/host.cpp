@@ -48,15 +48,18 @@ int row_alignment(const Problem& p, Role role) {
 }
 
 std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
-  if (p.entropy) return "does not support entropy; cuda.sm90, cuda.sm80 and cuda.plain do";
+  if (p.entropy) return "does not support entropy; cuda.decode, cuda.sm90, cuda.sm80 and cuda.plain do";
   return why_too_many(p, tiles);
 }
 
 std::string why_no_entropy(const Problem& p) {
   if (!p.entropy) return {};
   if (p.dtype == DType::f8e4m3 || p.kv_dtype) return "does not support entropy with fp8_e4m3; cuda.plain does";
-  if (p.batch_invariant) return "does not support entropy with batch_invariant; cuda.plain does";
-  return {};
+  return why_no_invariant_entropy(p);
+}
+
+std::string why_no_invariant_entropy(const Problem& p) {
+  return p.entropy && p.batch_invariant ? "does not support entropy with batch_invariant; cuda.plain does" : "";
 }
 
 std::string why_too_many(const Problem& p, std::int64_t tiles) {

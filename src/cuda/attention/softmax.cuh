@@ -74,6 +74,8 @@ struct EntropyTerms {
   DEV void move_terms(int, float, float, const Unit&, const Reference&) {}
   template <class Block>
   DEV void add_terms(const Block&) {}
+  DEV void set_terms(int, float) {}
+  DEV float quad_terms(int) const { return 0.0f; }
   DEV float quad_entropy(int, float) const { return 0.0f; }
 };
 template <>
@@ -90,9 +92,19 @@ struct EntropyTerms<true> {
   DEV void add_terms(const Block& block) {
     terms[0] += block.of[0], terms[1] += block.of[1];
   }
-  // The entropy of row i, from all lanes of the quad; l: their sum of weights.
-  DEV float quad_entropy(int i, float l) const { return entropy(l, quad_sum(terms[i])); }
+  DEV void set_terms(int i, float sum) { terms[i] = sum; }
+  // The sum of row i, and its entropy, from all lanes of the quad; l: their sum of weights.
+  DEV float quad_terms(int i) const { return quad_sum(terms[i]); }
+  DEV float quad_entropy(int i, float l) const { return entropy(l, quad_terms(i)); }
 };
+// The addend of a part of a row's keys in its terms, which refer to r: the part's own refer to m. The part's weights
+// sum to l, and it weighs `weight`.
+template <class Unit, class Reference>
+DEV float terms_of_part(const Unit& unit, Reference r, float m, float l, float terms, float weight) {
+  if constexpr (!forward_features.entropy) return 0.0f;
+  r.alpha = weight;
+  return unit.moved_terms(terms, l * weight, m, r);
+}
 // A block's part of them. kSafe: an exponent of -infinity counts as a weight of 0. Otherwise it makes a NaN, and the
 // block is to be taken again: that saves an instruction a score where few blocks have hidden scores.
 template <bool kAsked, bool kSafe>

@@ -11,11 +11,13 @@ struct Sums {  // of a row, over some keys: what its O is worth
   RowState<float> state;
   float norm;            // see LaneRows
   float most = kNegInf;  // the row's largest score, natural, where it is asked for
+  float terms = 0.0f;    // see EntropyTerms; where an entropy is asked for
 
   DEV void see(float score) {  // of other keys
     if constexpr (forward_features.row_max) most = fmaxf(most, score);
   }
 };
+// All but the terms.
 DEV void store_sums(u32 to, const Sums& s) {
   store_four(to, __float_as_uint(s.state.m), __float_as_uint(s.state.l), __float_as_uint(s.norm),
              forward_features.row_max ? __float_as_uint(s.most) : 0);
@@ -50,6 +52,7 @@ struct Partials {
 
   DEV float* sums(i32 slot, i32 row) const { return slot_at(slot) + 4 * row; }
   DEV float* output(i32 slot, i32 row) const { return slot_at(slot) + 4 * kRows + row * kPitch; }
+  DEV float* terms(i32 slot, i32 row) const { return slot_at(slot) + kRows * (4 + kPitch) + row; }
   // A block has at most two such segments: its first and its last. Pieces are numbered group by group.
   DEV i32 slot_of(const Segment& s) const {
     if constexpr (kOneSegment) return static_cast<i32>(blockIdx.x);
@@ -63,7 +66,7 @@ struct Partials {
 
  private:
   DEV float* slot_at(i32 slot) const {
-    return p.partials + static_cast<i64>(slot) * partial_floats(kRows, features.dim_v);
+    return p.partials + static_cast<i64>(slot) * partial_floats(kRows, features.dim_v, forward_features.entropy);
   }
 };
 
@@ -94,7 +97,7 @@ struct RowEnd {
   PackedRow row;
   FinalRow end;
   bool lost, right, served = true;  // lost: is_rightly_lost
-  float row_max = kNegInf;
+  float row_max = kNegInf, entropy = 0.0f;
 
   DEV RowEnd(const DecodeParams& params, const Group& g, i32 number, const Sums& s)
       : p(params),
@@ -105,11 +108,16 @@ struct RowEnd {
         right(lost || (unit_of(params).right(s.state) && end.inv == end.inv)) {
     if constexpr (kUnified) served = is_served(params, s.state);
     if constexpr (forward_features.row_max) row_max = largest_score(RowState<float>{s.most, s.state.l});
+    if constexpr (forward_features.entropy) {
+      const float of_keys = onepass::entropy(s.state.l, s.terms);
+      entropy = entropy_with_sink(params, row.head, unit_of(params).natural(s.state), of_keys);
+    }
   }
   DEV void put_lse() const {
     const WorkTile x = group.work_tile(row.head);
     write_lse(p, x, row.token, end.lse);
     write_row_max(p, x, row.token, row_max);
+    write_entropy(p, x, row.token, entropy);
     if constexpr (kUnified) p.recomputed.set(x.map_batch, x.head, x.q_begin + row.token, !served);
   }
   // The flag of a row in which put() has found an element that must be computed again.
@@ -168,12 +176,13 @@ struct RowSums {
     const auto unit = unit_of(parts.partials.p);
 #pragma unroll 1
     for (i32 first = from; first < parts.count; first += kTogether * step) {
-      float sums[kTogether][4], x[kTogether][4], part_max = kNegInf;
+      float sums[kTogether][4], x[kTogether][4], terms[kTogether] = {}, part_max = kNegInf;
 #pragma unroll
       for (i32 i = 0; i < kTogether; ++i) {  // what is not there counts for nothing
         const i32 slot = parts.slot(parts.near(first + i * step));
         load_global(sums[i], parts.partials.sums(slot, row));
         load_global(x[i], parts.partials.output(slot, row) + column);
+        if constexpr (forward_features.entropy) terms[i] = *parts.partials.terms(slot, row);
       }
       if constexpr (kChained) {
 #pragma unroll
@@ -189,13 +198,18 @@ struct RowSums {
       for (i32 i = 0; i < kTogether; ++i) part_max = fmaxf(part_max, sums[i][0]);
       meet(unit, part_max);
 #pragma unroll
-      for (i32 i = 0; i < kTogether; ++i)  // no branch: behind one its loads would begin, one after the other
-        absorb_part(sums[i], x[i], parts.has(first + i * step) ? unit.part_weight(sums[i][0], reference) : 0.0f);
+      for (i32 i = 0; i < kTogether; ++i) {  // no branch: behind one its loads would begin, one after the other
+        const float weight = parts.has(first + i * step) ? unit.part_weight(sums[i][0], reference) : 0.0f;
+        absorb_part(sums[i], x[i], weight);
+        all.terms += terms_of_part(unit, reference, sums[i][0], sums[i][1], terms[i], weight);
+      }
     }
   }
   template <class Unit>
   DEV void meet(const Unit& unit, float m) {
+    [[maybe_unused]] const float before = all.state.m;
     reference = unit.meet(all.state, m);
+    if constexpr (forward_features.entropy) all.terms = unit.moved_terms(all.terms, all.state.l, before, reference);
     all.norm *= reference.alpha;
 #pragma unroll
     for (i32 d = 0; d < 4; ++d) o[d] *= reference.alpha;

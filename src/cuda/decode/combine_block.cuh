@@ -62,6 +62,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   const i32 first_row = first_own_row() + lane / 4;
   const auto state_at = [&](i32 team, i32 row) { return sm + kLayout.states + (team * kBlockM + row) * 16; };
   const auto united_at = [&](i32 row) { return sm + kLayout.united + row * 16; };
+  const auto terms_at = [&](i32 team, i32 row) { return sm + kLayout.terms + (team * kBlockM + row) * 4; };
   clear_flags(sm);
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
@@ -71,6 +72,10 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
                       kRoundedSums ? quad_sum(lane_rows[r].norm[i]) : 0.0f,
                       lane_rows[r].largest_of(i)};
       if (lane % 4 == 0) store_sums(state_at(own_team(), first_row + 16 * r + 8 * i), s);
+      if constexpr (forward_features.entropy) {
+        const float terms = lane_rows[r].quad_terms(i);
+        if (lane % 4 == 0) store_word(terms_at(own_team(), first_row + 16 * r + 8 * i), __float_as_int(terms));
+      }
     }
   }
   __syncthreads();
@@ -109,6 +114,8 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
         absorb(all.state, one.state.l * w);
         all.norm += one.norm * w;
         all.see(one.most);
+        if constexpr (forward_features.entropy)
+          all.terms += terms_of_part(unit, r, one.state.m, one.state.l, load_one(terms_at(team, row)), w);
       }
     }
     store_sums(united_at(row), all);
@@ -118,6 +125,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
       float* const to = partials.sums(slot, row);
       to[0] = all.state.m, to[1] = all.state.l, to[2] = all.norm;
       if constexpr (forward_features.row_max) to[3] = all.most;
+      if constexpr (forward_features.entropy) *partials.terms(slot, row) = all.terms;
     }
   }
   if (segment.whole()) {

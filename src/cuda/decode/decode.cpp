@@ -160,7 +160,8 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     return refuse("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
                   " keys for ", rows_of(p), " rows)");
   }
-  if (std::string sentence = cuda::why_elsewhere(p); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_no_invariant_entropy(p); !sentence.empty()) return refuse(sentence);
+  if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   const ForwardFeatures features = cuda::features_of(p);
   const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)
                                             : p.kv_dtype          ? std::span<const TileConfig>(kConfigs8)

@@ -54,13 +54,13 @@ ONEPASS_HD constexpr int stored_sums(const ForwardFeatures& f, const DecodeConfi
 
 // Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
 // a time (with turns: O of the pieces so far), the teams' row states, the states of their union, what has happened to a
-// row, the units of Q's rows beside an FP8 cache, barriers of copies, sums of O over a piece. Rows of tiles are padded
-// to a multiple of 128 bytes, the swizzle's width.
+// row, the units of Q's rows beside an FP8 cache, barriers of copies, sums of O over a piece, the states' sums for
+// entropies. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
 struct DecodeLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row
   int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
-  int q, rings, sums, states, united, flags, segments, units, barriers, piece, total;
+  int q, rings, sums, states, united, flags, segments, units, barriers, piece, terms, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
@@ -86,13 +86,17 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.units = l.segments + (c.turns > 1 ? kStoredBytes * c.warps : 0);
   l.barriers = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
   l.piece = round_up(l.barriers + (c.wgmma ? 16 * (c.slots + 1) : 0), 16);  // two of each slot, and of Q
-  l.total = l.piece + 4 * stored_sums(features, c) * c.threads();
+  l.terms = l.piece + 4 * stored_sums(features, c) * c.threads();
+  l.total = l.terms + (features.entropy ? (c.share + 1) * c.block_m() * 4 : 0);
   return l;
 }
 
-// A partial result in the workspace: a state of four floats for each of a block's rows, then their O.
+// A partial result in the workspace: a state of four floats for each of a block's rows, then their O, then their sums
+// for entropies.
 ONEPASS_HD constexpr int partial_pitch(int dim_v) { return round_up(dim_v, 4); }
-ONEPASS_HD constexpr int partial_floats(int rows, int dim_v) { return rows * (4 + partial_pitch(dim_v)); }
+ONEPASS_HD constexpr int partial_floats(int rows, int dim_v, bool entropy) {
+  return rows * (4 + partial_pitch(dim_v)) + (entropy ? round_up(rows, 4) : 0);
+}
 
 // CTAs at most: the counters of a workspace, one for each.
 inline constexpr int kMaxBlocks = 256;
@@ -136,6 +140,8 @@ struct DecodeParams : ForwardParams {
   int groups;  // of a sequence
   int lead;    // steps that beginning with a group counts as, where all work is cut into equal parts
   int pieces;  // of a group, at most
+  float* entropy;
+  long long entropy_stride[3];
 };
 
 }  // namespace onepass::decode

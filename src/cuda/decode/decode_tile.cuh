@@ -1,5 +1,6 @@
 // Constants of the config.
 #pragma once
+#define ONEPASS_ENTROPY_PARAMS decode::DecodeParams
 #include "cuda/decode/decode_config.hpp"
 #include "cuda/device/barrier.cuh"
 #include "cuda/mma/tile.cuh"
@@ -19,6 +20,7 @@ constexpr i32 kTeamThreads = 32 * config.team();
 constexpr bool kWgmma = config.wgmma;
 constexpr i32 kCopiers = config.copiers();      // threads that copy a tile
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
+static_assert(!kOneResult || !forward_features.entropy);
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
 constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1;
 constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;

@@ -101,11 +101,12 @@ DecodeParams decided_params(const Problem& p, const Sharing& s, const cuda::Tile
   d.min_tiles = s.min_tiles;
   d.phi = p.unified_max.value_or(0.0f) - (p.dtype == DType::f16 || p.kv_dtype ? kUnifiedReach16 : 0.0f);
   std::copy_n(p.layout.recomputed.begin(), 3, d.recomputed.stride);
+  cuda::fill_strides(d.entropy_stride, p.layout.entropy);
   return d;
 }
 
 std::size_t workspace_bytes_of(const Problem& p, const Sharing& s, int blocks) {
-  const auto floats = static_cast<std::size_t>(partial_floats(s.rows, static_cast<int>(p.dim_v)));
+  const auto floats = static_cast<std::size_t>(partial_floats(s.rows, static_cast<int>(p.dim_v), p.entropy));
   return kCounterBytes + sizeof(float) * floats * static_cast<std::size_t>(slots_of(p, s, blocks));
 }
 
@@ -113,6 +114,7 @@ void bind(DecodeParams& d, const Tensors& t, void* workspace) {
   cuda::bind(d, t, workspace);
   d.fallback = nullptr;
   d.recomputed.at = static_cast<int*>(t.recomputed.data);
+  d.entropy = static_cast<float*>(t.entropy.data);
   d.mask_bytes = static_cast<const unsigned char*>(t.bool_mask.data);
   d.partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
 }

@@ -157,10 +157,10 @@ struct Repair {
     const float unit = unit_of(rows.p).factor;
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
-      const float l = quad_sum(sums.state[i].l), norm = quad_sum(sums.norm[i]);
+      const float l = quad_sum(sums.state[i].l), norm = quad_sum(sums.norm[i]), terms = sums.quad_terms(i);
       if (lane % 4 == 0)
         store_four(memory.state(own_warp(), lane / 4 + 8 * i), __float_as_uint(sums.state[i].m), __float_as_uint(l),
-                   __float_as_uint(norm), 0);
+                   __float_as_uint(norm), __float_as_uint(terms));
     }
     all_sync();
 #pragma unroll
@@ -173,14 +173,19 @@ struct Repair {
       const Step<float> step = refer_to(most, unit);
       sums.state[i] = {most, 0.0f};
       sums.norm[i] = 0.0f;
+      [[maybe_unused]] float whole = 0.0f;
 #pragma unroll 1
       for (i32 warp = 0; warp < kRepairWarps; ++warp) {
-        u32 m, l, norm, unused;
-        load_four(memory.state(warp, lane / 4 + 8 * i), m, l, norm, unused);
+        u32 m, l, norm, terms;
+        load_four(memory.state(warp, lane / 4 + 8 * i), m, l, norm, terms);
         const float alpha = moved(__uint_as_float(m), unit, step);
+        if constexpr (forward_features.entropy)
+          whole += terms_of_part(fallback::ScoreUnit{unit}, step, __uint_as_float(m), __uint_as_float(l),
+                                 __uint_as_float(terms), alpha);
         sums.state[i].l += __uint_as_float(l) * alpha;
         sums.norm[i] += __uint_as_float(norm) * alpha;
       }
+      sums.set_terms(i, lane % 4 == 0 ? whole : 0.0f);
       const float alpha = moved(own, unit, step);
 #pragma unroll
       for (i32 c = 0; c < 16; ++c) sums.o[fallback::output_at(i, c)] *= alpha;
