@@ -38,7 +38,7 @@ def test_signatures_have_every_input_and_every_option_at_its_default():
 def test_docstrings_name_every_input_and_option():
     inputs = [name for name, _, of_forward, *_ in INPUTS if of_forward]
     for name in (*inputs, *(name for name, _ in names(True, False))):
-        assert re.search(rf"^      [\w, ]*\b{name}\b[\w, ]*:", onepass.attention.__doc__, re.MULTILINE), name
+        assert re.search(rf"^  [\w, ]*\b{name}\b[\w, ]*:", inspect.getdoc(onepass.attention), re.MULTILINE), name
 
 
 def test_stubs_have_every_option():
