@@ -130,17 +130,6 @@ std::vector<Fact> facts_of(const AttentionTensors& t, const ConstTensor& newest,
 }
 
 // ------------------------------------------------------------------------------------------------------------ results
-// The LSE as a tensor of rank 4 that is exchanged, and back.
-ConstTensor with_column(const Tensor& lse) {
-  ConstTensor t = lse;
-  t.rank = 4, t.shape[3] = 1, t.stride[3] = 1;
-  return t;
-}
-ConstTensor without_column(ConstTensor t) {
-  t.rank = 3;
-  return t;
-}
-
 void decode(Transport& transport, const AttentionTensors& t, const ConstTensor& newest, const Attention& a,
             const Launch& launch) {
   const Index batch = t.q.shape[0], heads = t.q.shape[1], rows = t.q.shape[2], dim = t.v.shape[3];
@@ -153,7 +142,7 @@ void decode(Transport& transport, const AttentionTensors& t, const ConstTensor& 
   std::vector<std::vector<ConstTensor>> going(static_cast<std::size_t>(transport.ranks()));
   std::vector<std::vector<Coming>> coming(going.size());
   const auto states = [&](int rank) -> std::vector<ConstTensor> {
-    return {slice(ConstTensor(out.tensor()), 1, of(rank)), slice(with_column(lse.tensor()), 1, of(rank))};
+    return {slice(ConstTensor(out.tensor()), 1, of(rank)), slice(ConstTensor(as_column(lse.tensor())), 1, of(rank))};
   };
   for (int r = 0; r < transport.ranks(); ++r) {
     going[static_cast<std::size_t>(r)] = states(r);

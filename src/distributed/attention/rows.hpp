@@ -9,11 +9,13 @@
 #include "onepass/context_parallel.hpp"
 #include "onepass/launch.hpp"
 #include "onepass/tensor.hpp"
+#include "plan/rows/rows.hpp"
 #include "plan/scratch.hpp"
 
 namespace onepass::inline v0::context_parallel {
 
 using Index = std::int64_t;
+using plan::add, plan::as_column, plan::copy, plan::fill, plan::fill_empty, plan::take_larger, plan::without_column;
 
 // A tensor with memory of its own, where the call's tensors are; freed in the order of the stream.
 class Owned {
@@ -44,24 +46,6 @@ template <class AnyTensor>
 AnyTensor rows_of(const AnyTensor& t, Range rows) {
   return slice(t, 2, rows);
 }
-
-// A tensor [batch, heads, rows] with a column.
-template <class AnyTensor>
-AnyTensor as_column(AnyTensor t) {
-  if (!t.given()) return t;
-  t.rank = 4;
-  t.shape[3] = t.stride[3] = 1;
-  return t;
-}
-
-// to = from, of one dtype, or rounded from fp32; to += from, both fp32; or to = the larger of both, or NaN where one
-// is, both fp32. Equal shapes of rank 4.
-void copy(const ConstTensor& from, const Tensor& to, const Launch& launch);
-void add(const ConstTensor& from, const Tensor& to, const Launch& launch);
-void take_larger(const ConstTensor& from, const Tensor& to, const Launch& launch);
-
-// LSEs, or row maxima, of rows without keys, -inf, everywhere in a tensor without gaps.
-void fill_empty(const Tensor& lse, const Launch& launch);
 
 // fp32 zeros, as a tensor of any shape.
 class Zeros {

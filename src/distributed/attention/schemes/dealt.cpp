@@ -56,11 +56,6 @@ class Dealt {
   static AnyTensor heads_of(const AnyTensor& t, const HeadShare& call) {
     return slice(t, 1, call.heads);
   }
-  template <class AnyTensor>
-  static AnyTensor without_column(AnyTensor t) {
-    if (t.given()) t.rank = 3;
-    return t;
-  }
 
   // f(job, keys, heads) of each of this rank's calls, whose tensors have all rows of the call's heads.
   template <class F>
