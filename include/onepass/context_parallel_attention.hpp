@@ -74,10 +74,11 @@ ONEPASS_API void context_parallel_attention_backward(const MeshTransport& mesh, 
 //
 // q is [batch, heads_q, rows, dim], whole and equal on all ranks; its rows are new tokens, which are in the cache. k,
 // v, seqused_k and page_table are this rank's part of the cache, as attention() takes a cache: any keys of a sequence,
-// in the order of their positions. out [batch, heads, rows, dim_v] and lse [batch, heads, rows] have the query heads
-// decoded_heads() of this rank. sinks, k_descale, v_descale, the scale and the softcap as in attention(); everything
-// else is refused. newest is int32 [batch], where q is: the rank that holds the keys of each sequence's new tokens. It
-// must be given where q has two rows or more; a new token then sees the new ones up to itself.
+// in the order of their positions. out [batch, heads, rows, dim_v], lse and row_max [batch, heads, rows] have the query
+// heads decoded_heads() of this rank. row_max, the largest score of each row over the keys of all ranks, is given on
+// all ranks or on none. sinks, k_descale, v_descale, the scale and the softcap as in attention(); everything else is
+// refused. newest is int32 [batch], where q is: the rank that holds the keys of each sequence's new tokens. It must be
+// given where q has two rows or more; a new token then sees the new ones up to itself.
 //
 // Throws Error as context_parallel_attention().
 ONEPASS_API void context_parallel_decode(Transport& transport, const AttentionTensors& tensors,

@@ -215,8 +215,8 @@ ONEPASS_API onepass_code onepass_merge_on_stream(size_t count, const onepass_ten
 
 /* Attention of packed rows q [total, heads_q, dim] to keys in levels, which are disjoint: what groups of rows share is
  * read once. A level's options hold its groups of rows (cu_seqlens_q; NULL: all rows are one), the lengths or pages of
- * its keys, and its mask; no lse, sinks, recomputed, executor and stream. out [total, heads_q, dim_v]; lse (out, fp32
- * [heads_q, total]), sinks (fp32 [heads_q]) and executor may be NULL. */
+ * its keys, and its mask; no lse, row_max, sinks, recomputed, executor and stream. out [total, heads_q, dim_v]; lse
+ * (out, fp32 [heads_q, total]), sinks (fp32 [heads_q]) and executor may be NULL. */
 typedef struct onepass_level {
   const onepass_tensor *k, *v;
   const onepass_options* options; /* NULL: the defaults */
@@ -224,6 +224,11 @@ typedef struct onepass_level {
 ONEPASS_API onepass_code onepass_cascade(const onepass_tensor* q, size_t count, const onepass_level* levels,
                                          const onepass_tensor* out, const onepass_tensor* lse,
                                          const onepass_tensor* sinks, onepass_executor* executor, void* stream);
+/* The same with the largest score of each row over all levels: row_max (out, fp32 [heads_q, total]). */
+ONEPASS_API onepass_code onepass_cascade_with_max(const onepass_tensor* q, size_t count, const onepass_level* levels,
+                                                  const onepass_tensor* out, const onepass_tensor* lse,
+                                                  const onepass_tensor* row_max, const onepass_tensor* sinks,
+                                                  onepass_executor* executor, void* stream);
 
 /* ------------------------------------------------------------------------------------------------- writing a cache */
 /* onepass_append_init fills in the defaults; tensors that stay NULL are absent. k_new, v_new, k, v, q and q_out are all

@@ -108,10 +108,17 @@ onepass_code onepass_attention_fp8(const onepass_tensor* q, const onepass_tensor
 onepass_code onepass_cascade(const onepass_tensor* q, size_t count, const onepass_level* levels,
                              const onepass_tensor* out, const onepass_tensor* lse, const onepass_tensor* sinks,
                              onepass_executor* executor, void* stream) {
+  return onepass_cascade_with_max(q, count, levels, out, lse, nullptr, sinks, executor, stream);
+}
+onepass_code onepass_cascade_with_max(const onepass_tensor* q, size_t count, const onepass_level* levels,
+                                      const onepass_tensor* out, const onepass_tensor* lse,
+                                      const onepass_tensor* row_max, const onepass_tensor* sinks,
+                                      onepass_executor* executor, void* stream) {
   return guarded([&] {
     const Levels l = levels_from(q, count, levels, out);
     cascade(tensor_from("q", q), l.all, tensor_from("out", out), optional_tensor_from("lse", lse),
-            optional_tensor_from("sinks", sinks), launch_on(executor, stream));
+            optional_tensor_from("sinks", sinks), launch_on(executor, stream),
+            optional_tensor_from("row_max", row_max));
   });
 }
 

@@ -40,12 +40,13 @@ static int is_attention(const problem* p, int causal) {
 /* Keys in two levels, the second one's in two groups of rows: as one call over the keys of each row. */
 static void cascades(void) {
   enum { ROWS = 3, HEADS = 2, DIM = 4, SHARED = 3, OWN = 4 };
-  static float q[ROWS * HEADS * DIM], k[(SHARED + OWN) * DIM], out[ROWS * HEADS * DIM], lse[HEADS * ROWS], whole[DIM];
+  static float q[ROWS * HEADS * DIM], k[(SHARED + OWN) * DIM], out[ROWS * HEADS * DIM], lse[HEADS * ROWS], whole[DIM],
+      most[HEADS * ROWS], whole_most;
   static int32_t groups[3] = {0, 1, 3}, keys[3] = {0, 1, OWN};
   const int64_t of_q[3] = {ROWS, HEADS, DIM}, of_shared[3] = {SHARED, 1, DIM}, of_own[3] = {OWN, 1, DIM}, three = 3,
                 of_lse[2] = {HEADS, ROWS}, one[4] = {1, 1, 1, DIM}, six[4] = {1, 1, SHARED + OWN - 1, DIM};
-  onepass_tensor tq, tout, tlse, tshared, town, tgroups, tkeys, tone, tsix, twhole;
-  onepass_options own;
+  onepass_tensor tq, tout, tlse, tmost, tshared, town, tgroups, tkeys, tone, tsix, twhole, twhole_most;
+  onepass_options own, of_whole;
   onepass_level levels[2];
   size_t i;
   for (i = 0; i < sizeof q / sizeof *q; ++i) q[i] = (float)(i % 7) - 3;
@@ -53,6 +54,7 @@ static void cascades(void) {
   CHECK(onepass_tensor_init(&tq, q, ONEPASS_F32, 3, of_q) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tout, out, ONEPASS_F32, 3, of_q) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tlse, lse, ONEPASS_F32, 2, of_lse) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&tmost, most, ONEPASS_F32, 2, of_lse) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tshared, k, ONEPASS_F32, 3, of_shared) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&town, k + SHARED * DIM, ONEPASS_F32, 3, of_own) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&tgroups, groups, ONEPASS_I32, 1, &three) == ONEPASS_OK);
@@ -62,12 +64,17 @@ static void cascades(void) {
   levels[0].k = levels[0].v = &tshared, levels[0].options = NULL;
   levels[1].k = levels[1].v = &town, levels[1].options = &own;
   CHECK(onepass_cascade(&tq, 2, levels, &tout, &tlse, NULL, NULL, NULL) == ONEPASS_OK);
+  CHECK(onepass_cascade_with_max(&tq, 2, levels, &tout, &tlse, &tmost, NULL, NULL, NULL) == ONEPASS_OK);
   /* The last row sees all keys but the fourth: those before it move up. */
   CHECK(onepass_tensor_init(&tone, q + sizeof q / sizeof *q - DIM, ONEPASS_F32, 4, one) == ONEPASS_OK);
   for (i = SHARED * DIM; i-- > 0;) k[i + DIM] = k[i];
   CHECK(onepass_tensor_init(&tsix, k + DIM, ONEPASS_F32, 4, six) == ONEPASS_OK);
   CHECK(onepass_tensor_init(&twhole, whole, ONEPASS_F32, 4, one) == ONEPASS_OK);
-  CHECK(onepass_attention(&tone, &tsix, &tsix, &twhole, NULL) == ONEPASS_OK);
+  CHECK(onepass_tensor_init(&twhole_most, &whole_most, ONEPASS_F32, 3, one) == ONEPASS_OK);
+  onepass_options_init(&of_whole, sizeof of_whole);
+  of_whole.row_max = &twhole_most;
+  CHECK(onepass_attention(&tone, &tsix, &tsix, &twhole, &of_whole) == ONEPASS_OK);
+  CHECK(fabs(whole_most - most[HEADS * ROWS - 1]) < 1e-6);
   for (i = 0; i < DIM; ++i) CHECK(fabs(whole[i] - out[sizeof out / sizeof *out - DIM + i]) < 1e-5);
   out[0] = 777;
   CHECK(onepass_cascade(&tq, 0, levels, &tout, NULL, NULL, NULL, NULL) == ONEPASS_BAD_VALUE);

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -82,22 +84,24 @@ struct Levels {
     }
     return keys;
   }
-  // O of a head of a row, then its LSE.
+  // O of a head of a row, its LSE, and its largest score.
   std::vector<double> expected(std::int64_t row, std::int64_t head) const {
     const std::vector<Key> keys = keys_of(row);
     const std::int64_t h = head / (kHeads / kHeadsKv);
-    std::vector<double> result(kDimV + 1);
+    std::vector<double> result(kDimV + 2);
+    double most = -std::numeric_limits<double>::infinity();
     double sum = std::exp(double{sinks[static_cast<std::size_t>(head)]});
     for (const Key& key : keys) {
       double s = 0;
       for (std::int64_t d = 0; d < kDim; ++d)
         s += double{q[static_cast<std::size_t>((row * kHeads + head) * kDim + d)]} * key.k[h * kDim + d];
-      const double w = std::exp(s / std::sqrt(double{kDim}));
-      sum += w;
+      s /= std::sqrt(double{kDim});
+      const double w = std::exp(s);
+      sum += w, most = std::max(most, s);
       for (std::int64_t d = 0; d < kDimV; ++d) result[static_cast<std::size_t>(d)] += w * key.v[h * kDimV + d];
     }
     for (double& x : result) x /= sum;
-    result[kDimV] = std::log(sum);
+    result[kDimV] = std::log(sum), result[kDimV + 1] = most;
     return result;
   }
 };
@@ -128,6 +132,114 @@ TEST(Cascade, IsAttentionToTheKeysOfAllLevels) {
   EXPECT_THROW(cascade(l.q_tensor(), l.levels(), into, {}, l.sink_tensor(),
                        {.workspace = workspace.first(workspace.size() - 1)}),
                Error);
+}
+
+// Rows with their maxima, as columns between others.
+struct WithMaxima {
+  std::vector<float> out, plain, row_max;
+  std::int64_t rows;
+
+  explicit WithMaxima(const Levels& l)
+      : out(static_cast<std::size_t>(l.rows * kHeads * kDimV)),
+        plain(out.size()),
+        row_max(static_cast<std::size_t>(l.rows * kHeads * 2), 777.0f),
+        rows(l.rows) {}
+  Tensor out_tensor() { return {out.data(), DType::f32, {rows, kHeads, kDimV}}; }
+  Tensor plain_tensor() { return {plain.data(), DType::f32, {rows, kHeads, kDimV}}; }
+  Tensor maxima() { return {row_max.data(), DType::f32, {kHeads, rows}, {1, 2 * kHeads}}; }  // [rows, 2, heads]
+  float at(std::int64_t row, std::int64_t head) const {
+    return row_max[static_cast<std::size_t>(row * 2 * kHeads + head)];
+  }
+};
+
+TEST(Cascade, RowMaximaAreThoseOfAllLevels) {
+  const Levels l;
+  WithMaxima r(l);
+  WorkspaceMemory memory;
+  const std::size_t bytes =
+      cascade_workspace_bytes(l.q_tensor(), l.levels(), r.out_tensor(), {}, l.sink_tensor(), nullptr, r.maxima());
+  const std::span<std::byte> workspace = memory.take(bytes);
+  std::fill(workspace.begin(), workspace.end(), std::byte{0xff});  // NaN
+  cascade(l.q_tensor(), l.levels(), r.out_tensor(), {}, l.sink_tensor(), {.workspace = workspace}, r.maxima());
+  cascade(l.q_tensor(), l.levels(), r.plain_tensor(), {}, l.sink_tensor());
+  EXPECT_EQ(r.out, r.plain);
+  for (std::int64_t row = 0; row < l.rows; ++row) {
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+      EXPECT_NEAR(r.at(row, head), l.expected(row, head)[kDimV + 1], 2e-6) << row << " " << head;
+      EXPECT_EQ(r.row_max[static_cast<std::size_t>((row * 2 + 1) * kHeads + head)], 777.0f);
+    }
+  }
+}
+
+// A prompt in pieces, each a level: a piece has no key for some rows, or none at all.
+TEST(Cascade, RowMaximaHaveTheBitsOfOneCall) {
+  Levels l;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const auto piece = [&](std::int64_t first, std::int64_t count) {
+    CascadeLevel level;
+    level.tensors.k = {l.prompt_k.data() + first * kHeadsKv * kDim, DType::f32, {count, kHeadsKv, kDim}};
+    level.tensors.v = {l.prompt_v.data() + first * kHeadsKv * kDimV, DType::f32, {count, kHeadsKv, kDimV}};
+    level.implementation = "cpu.flash.baseline";
+    return level;
+  };
+  const auto same_bits = [&](const std::vector<CascadeLevel>& levels, const CascadeLevel& whole) {
+    WithMaxima parts(l), one(l);
+    cascade(l.q_tensor(), levels, parts.out_tensor(), {}, {}, {}, parts.maxima());
+    cascade(l.q_tensor(), std::vector{whole}, one.out_tensor(), {}, {}, {}, one.maxima());
+    for (std::size_t i = 0; i < one.row_max.size(); ++i) {
+      const float a = parts.row_max[i], b = one.row_max[i];
+      EXPECT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << i << ": " << a << " in place of " << b;
+    }
+    return one;
+  };
+  const std::vector<CascadeLevel> pieces{piece(0, 17), piece(17, 0), piece(17, 1), piece(18, 32)};
+  same_bits(pieces, piece(0, 50));
+  // Rows of no group have no key at all.
+  std::vector<CascadeLevel> some{piece(0, 30), piece(30, 20)};
+  CascadeLevel of_some = piece(0, 50);
+  const std::vector<std::int32_t> groups{0, 4}, first{0, 30}, second{0, 20}, all{0, 50};
+  for (const auto& [level, keys] : {std::pair{&some[0], &first}, {&some[1], &second}, {&of_some, &all}})
+    level->tensors.cu_seqlens_q = i32(groups), level->tensors.cu_seqlens_k = i32(*keys);
+  EXPECT_EQ(same_bits(some, of_some).at(8, 0), -inf);
+  // NaN comes from any level, and +infinity.
+  for (const std::int64_t key : {3, 17, 40}) {
+    const Levels clean;
+    l.prompt_k[static_cast<std::size_t>(key * kHeadsKv * kDim)] = nan;
+    EXPECT_TRUE(std::isnan(same_bits(pieces, piece(0, 50)).at(2, 0))) << key;
+    for (std::int64_t d = 0; d < kDim; ++d)
+      l.prompt_k[static_cast<std::size_t>(key * kHeadsKv * kDim + d)] =
+          l.q[static_cast<std::size_t>(d)] > 0 ? inf : -inf;
+    const float most = same_bits(pieces, piece(0, 50)).at(0, 0);  // NaN may stand for an infinity
+    EXPECT_TRUE(std::isnan(most) || most == inf) << key << ": " << most;
+    l.prompt_k = clean.prompt_k;
+  }
+}
+
+TEST(Cascade, RefusesRowMaximaThatDoNotFit) {
+  const Levels l;
+  WithMaxima r(l);
+  std::fill(r.out.begin(), r.out.end(), 777.0f);
+  const auto refusal = [&](const Tensor& row_max, const Launch& launch = {}) {
+    try {
+      cascade(l.q_tensor(), l.levels(), r.out_tensor(), {}, {}, launch, row_max);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refusal({r.row_max.data(), DType::f32, {l.rows, kHeads}}), "row_max must have shape [4, 9] (got [9, 4])");
+  EXPECT_EQ(refusal({r.row_max.data(), DType::bf16, {kHeads, l.rows}}), "row_max must be fp32 (got bf16)");
+  EXPECT_EQ(refusal({r.out.data() + 8, DType::f32, {kHeads, l.rows}}), "row_max must not share memory with out");
+  const Tensor wanted = r.maxima();
+  WorkspaceMemory memory;
+  const std::span<std::byte> workspace =
+      memory.take(cascade_workspace_bytes(l.q_tensor(), l.levels(), r.out_tensor(), {}, {}, nullptr, wanted));
+  EXPECT_EQ(refusal({workspace.data(), DType::f32, {kHeads, l.rows}}, {.workspace = workspace}),
+            "row_max must not share memory with the workspace");
+  EXPECT_EQ(r.out, std::vector<float>(r.out.size(), 777.0f));
+  std::vector<CascadeLevel> levels = l.levels();
+  levels[1].tensors.row_max = wanted;
+  EXPECT_THROW(cascade(l.q_tensor(), levels, r.out_tensor()), Error);
 }
 
 TEST(Cascade, RefusesInASentenceWithOutUntouched) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/overlap.hpp"
 #include "base/text.hpp"
 #include "distributed/attention/agree.hpp"
 #include "distributed/attention/exchange.hpp"
@@ -29,7 +30,6 @@ void refuse_unsupported(const AttentionTensors& t, const Attention& a) {
                                     {"q_descale", t.q_descale.given()},
                                     {"v_mean", t.v_mean.given()},
                                     {"recomputed", t.recomputed.given()},
-                                    {"row_max", t.row_max.given()},
                                     {"entropy", t.entropy.given()},
                                     {"cu_seqlens_q", t.cu_seqlens_q.given()},
                                     {"cu_seqlens_k", t.cu_seqlens_k.given()},
@@ -78,8 +78,8 @@ struct LocalCall {
         text(kNewest, "(batch) != ", rank, " || k_index - q_index <= ", kUsed, "(batch) - ", t.q.shape[2]);
     tensors.mod_buffers = {{kNewest, newest}, {kUsed, t.seqused_k}};
   }
-  void run(const Tensor& out, const Tensor& lse, const Launch& launch) {
-    tensors.out = out, tensors.lse = lse;
+  void run(const Tensor& out, const Tensor& lse, const Tensor& row_max, const Launch& launch) {
+    tensors.out = out, tensors.lse = lse, tensors.row_max = row_max;
     attention(tensors, options, launch);
   }
   // Throws what run() would throw.
@@ -88,7 +88,7 @@ struct LocalCall {
     t.q = rows_of(t.q, Range{});
     alignas(64) static std::byte nowhere[64];
     t.out = Tensor(nowhere, DType::f32, {t.q.shape[0], t.q.shape[1], 0, t.v.shape[t.v.rank - 1]}, t.q.device);
-    t.lse = {};
+    t.lse = t.row_max = {};
     static_cast<void>(make_plan(t, options));
   }
 };
@@ -107,11 +107,19 @@ void check(const Transport& transport, const AttentionTensors& t, const ConstTen
   if (t.out.given())
     check_result("out", t.out,
                  {t.q.shape[0], heads.size(), t.q.shape[2], t.v.shape[static_cast<std::size_t>(t.v.rank - 1)]});
-  if (t.lse.given()) check_result("lse", t.lse, {t.q.shape[0], heads.size(), t.q.shape[2]});
+  for (const auto& [name, x] : {std::pair{"lse", &t.lse}, {"row_max", &t.row_max}}) {
+    if (!x->given()) continue;
+    check_result(name, *x, {t.q.shape[0], heads.size(), t.q.shape[2]});
+    want(x->dtype == DType::f32, ErrorCode::bad_dtype, name, " must be fp32 (got ", name_of(x->dtype), ")");
+  }
+  if (t.row_max.given()) {  // merge() checks the others
+    want(t.row_max.device == t.q.device, ErrorCode::bad_device, "row_max must be where q is");
+    for (const auto& [name, x] : {std::pair{"out", &t.out}, {"lse", &t.lse}})
+      want(!x->given() || !share_memory(t.row_max, *x), ErrorCode::bad_value, "row_max must not share memory with ",
+           name);
+  }
   want(!t.out.given() || t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out must be ",
        name_of(t.q.dtype), " or fp32 (got ", name_of(t.out.dtype), ")");
-  want(!t.lse.given() || t.lse.dtype == DType::f32, ErrorCode::bad_dtype, "lse must be fp32 (got ",
-       name_of(t.lse.dtype), ")");
   LocalCall(t, newest, a, transport.rank()).try_without_rows();
 }
 
@@ -124,7 +132,8 @@ std::vector<Fact> facts_of(const AttentionTensors& t, const ConstTensor& newest,
        text(shape_text(t.q), " of ", name_of(t.q.dtype), t.q.device.kind == DeviceKind::cpu ? " on cpu" : " on cuda")},
       {"heads, dims and dtypes of the cache", text(heads_kv, " heads, ", t.k.shape[3], " and ", t.v.shape[3], ", ",
                                                    name_of(t.k.dtype), " and ", name_of(t.v.dtype))},
-      {"newest and sinks", text(is(newest.given()), " and ", is(t.sinks.given()))},
+      {"newest, sinks and row_max",
+       text(is(newest.given()), ", ", is(t.sinks.given()), " and ", is(t.row_max.given()))},
       {"options", text("scale ", a.scale ? text(*a.scale) : "default", ", softcap ", a.softcap)},
   };
 }
@@ -136,26 +145,35 @@ void decode(Transport& transport, const AttentionTensors& t, const ConstTensor& 
   const auto of = [&](int rank) { return decoded_heads(heads, transport.ranks(), rank); };
   const Owned out(DType::f32, {batch, heads, rows, dim}, t.q.device, launch);
   const Owned lse(DType::f32, {batch, heads, rows}, t.q.device, launch);
-  LocalCall(t, newest, a, transport.rank()).run(out.tensor(), lse.tensor(), launch);
+  std::optional<Owned> row_max;
+  if (t.row_max.given())
+    row_max.emplace(DType::f32, std::initializer_list<Index>{batch, heads, rows}, t.q.device, launch);
+  LocalCall(t, newest, a, transport.rank())
+      .run(out.tensor(), lse.tensor(), row_max ? row_max->tensor() : Tensor{}, launch);
 
   const Index mine = of(transport.rank()).size();
   std::vector<std::vector<ConstTensor>> going(static_cast<std::size_t>(transport.ranks()));
   std::vector<std::vector<Coming>> coming(going.size());
-  const auto states = [&](int rank) -> std::vector<ConstTensor> {
-    return {slice(ConstTensor(out.tensor()), 1, of(rank)), slice(ConstTensor(as_column(lse.tensor())), 1, of(rank))};
-  };
+  std::vector<ConstTensor> state{out.tensor(), as_column(lse.tensor())};
+  if (row_max) state.emplace_back(as_column(row_max->tensor()));
   for (int r = 0; r < transport.ranks(); ++r) {
-    going[static_cast<std::size_t>(r)] = states(r);
-    coming[static_cast<std::size_t>(r)] = {{DType::f32, {batch, mine, rows, dim}},
-                                           {DType::f32, {batch, mine, rows, 1}}};
+    const auto at = static_cast<std::size_t>(r);
+    for (const ConstTensor& x : state) {
+      going[at].push_back(slice(x, 1, of(r)));
+      coming[at].push_back({DType::f32, {batch, mine, rows, x.shape[3]}});
+    }
   }
   const Arrived arrived = exchange(transport, going, coming, t.q.device, launch);
+  if (mine == 0) return;
   std::vector<ConstTensor> outs, lses;
   for (int r = 0; r < transport.ranks(); ++r) {
-    const std::vector<ConstTensor> state = r == transport.rank() ? states(r) : arrived.from(r);
-    outs.push_back(state[0]), lses.push_back(without_column(state[1]));
+    const auto& of_rank = r == transport.rank() ? going[static_cast<std::size_t>(r)] : arrived.from(r);
+    outs.push_back(of_rank[0]), lses.push_back(without_column(of_rank[1]));
+    if (!row_max) continue;
+    const Tensor into = as_column(t.row_max);
+    r == 0 ? copy(of_rank[2], into, launch) : take_larger(of_rank[2], into, launch);
   }
-  if (mine > 0) merge(outs, lses, t.out, t.lse, launch);
+  merge(outs, lses, t.out, t.lse, launch);
 }
 
 }  // namespace

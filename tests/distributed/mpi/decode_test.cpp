@@ -77,20 +77,23 @@ bool is_right(const Case& c, Transport& transport) {
       if (rank == me) mine.append(c, b, j, k, v, c.pages);
     }
   }
-  const auto call = [&](Cache& cache, bool pages, Array& out, Array& lse) {
+  const auto call = [&](Cache& cache, bool pages, Array& out, Array& lse, Array& row_max) {
     AttentionTensors t{
         .q = q.tensor(), .k = cache.k.tensor(), .v = cache.v.tensor(), .out = out.tensor(), .lse = lse.tensor()};
+    t.row_max = row_max.tensor();
     t.seqused_k = cache.used.tensor();
     if (pages) t.page_table = cache.table.tensor();
     if (c.sinks) t.sinks = sinks.tensor();
     return t;
   };
-  Array one(DType::f32, {kBatch, c.heads, c.rows, kDimV}), one_lse(DType::f32, {kBatch, c.heads, c.rows});
-  attention(call(whole, false, one, one_lse), {.band = {.causal = c.rows > 1}, .softcap = c.softcap},
+  Array one(DType::f32, {kBatch, c.heads, c.rows, kDimV}), one_lse(DType::f32, {kBatch, c.heads, c.rows}),
+      one_max(DType::f32, {kBatch, c.heads, c.rows});
+  attention(call(whole, false, one, one_lse, one_max), {.band = {.causal = c.rows > 1}, .softcap = c.softcap},
             {.executor = &serial_executor()});
   const auto heads = decoded_heads(c.heads, ranks, me);
-  Array out(c.dtype, {kBatch, heads.size(), c.rows, kDimV}), lse(DType::f32, {kBatch, heads.size(), c.rows});
-  context_parallel_decode(transport, call(mine, c.pages, out, lse), c.rows > 1 ? newest.tensor() : Tensor{},
+  Array out(c.dtype, {kBatch, heads.size(), c.rows, kDimV}), lse(DType::f32, {kBatch, heads.size(), c.rows}),
+      row_max(DType::f32, {kBatch, heads.size(), c.rows});
+  context_parallel_decode(transport, call(mine, c.pages, out, lse, row_max), c.rows > 1 ? newest.tensor() : Tensor{},
                           {.softcap = c.softcap}, {.executor = &serial_executor()});
   double worst = 0;
   const double unit = c.dtype == DType::f32 ? 4e-6 : 1.0 / 256;
@@ -104,6 +107,7 @@ bool is_right(const Case& c, Transport& transport) {
     }
   };
   compare(out, one, kDimV, unit), compare(lse, one_lse, 1, 4e-6);
+  compare(row_max, one_max, 1, c.rows == 1 ? 1e-9 : 1e-6);  // one row: the same bits
   if (worst > 1)
     std::printf("rank %d of %d: heads %ld rows %ld pages %d sinks %d: %g units\n", me, ranks, long(c.heads),
                 long(c.rows), c.pages, c.sinks, worst);
