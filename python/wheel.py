@@ -52,7 +52,7 @@ def say(sentence):
 def environment(python, name, *packages):
     """A new environment with packages; its bin folder."""
     run(python, "-m", "venv", "--clear", WORK / name)
-    run(WORK / name / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", *packages)
+    run(WORK / name / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "--prefer-binary", *packages)
     return WORK / name / "bin"
 
 
