@@ -1,4 +1,4 @@
-"""abi.py CC INCLUDE RECORD [--write]: what compiled C programs rely on is still there.
+"""abi.py CC INCLUDE RECORD [--write]: the C interface still has everything that compiled programs rely on.
 
 Each line of RECORD is a version and what came with it: a function with its types, a field with its offset and size, the
 size of a struct that may not grow, or a value of an enum. A line that no longer holds breaks programs that were built
