@@ -29,8 +29,8 @@ struct ContextParallel {
   bool reproducible = false;
   // Or ring, which needs less memory, or ulysses, which sends less if a rank sees most keys.
   context_parallel::Scheme scheme = context_parallel::Scheme::gather;
-  // K and V come, and their gradients go, in this many groups of heads, one after the other: less memory, and smaller
-  // calls. More than 1 needs gather; the other schemes refuse it.
+  // K and V come, and their gradients go, in this many groups of heads: the next one comes while one is computed. Two
+  // are in memory at a time, and calls are smaller. More than 1 needs gather; the other schemes refuse it.
   std::int64_t head_groups = 1;
 };
 

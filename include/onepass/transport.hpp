@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,20 @@ class ONEPASS_API Transport {
   // not sent. The memory is where the tensors of a call are. On a device the stream orders the exchange, and the
   // function may return before it is done.
   virtual void all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive, void* stream) = 0;
+  // An exchange that is under way. Its blocks stay the caller's and untouched until it is over: when wait() has
+  // returned or thrown, or it is destroyed. On a device it is over for what is put on the stream afterwards.
+  class Exchange {
+   public:
+    Exchange() = default;
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+    virtual ~Exchange() = default;
+    virtual void wait() = 0;
+  };
+  // all_to_all, which the caller may compute beside. Several may be under way; all ranks begin them in the same order.
+  // In a transport that does not say otherwise it is over at once.
+  virtual std::unique_ptr<Exchange> begin_all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive,
+                                                     void* stream);
   // all[r * mine.size()] and on comes from rank r. Host memory and equal sizes; done when it returns.
   virtual void all_gather(ConstBlock mine, Block all) = 0;
   // This rank has failed with this sentence, and the others may wait for it: their calls throw, and so do later ones

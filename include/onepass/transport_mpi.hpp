@@ -44,24 +44,30 @@ class MpiTransport final : public Transport {
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
 
-  void all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive, void*) override {
+  void all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive, void* stream) override {
+    begin_all_to_all(send, receive, stream)->wait();
+  }
+
+  // How far messages come while the caller computes is up to MPI: some need calls of it to go on.
+  std::unique_ptr<Exchange> begin_all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive,
+                                             void*) override {
     check_usable();
-    Requests requests(*this);
+    auto requests = std::make_unique<Requests>(*this);
     for (int r = 0; r < ranks_; ++r) {
       const auto at = static_cast<std::size_t>(r);
       if (r != rank_)
-        requests.add(receive[at], r, [&](std::byte* data, int bytes, MPI_Request* request) {
+        requests->add(receive[at], r, [&](std::byte* data, int bytes, MPI_Request* request) {
           return MPI_Irecv(data, bytes, MPI_BYTE, r, kData, comm_, request);
         });
     }
     for (int r = 0; r < ranks_; ++r) {
       const auto at = static_cast<std::size_t>(r);
       if (r != rank_)
-        requests.add(send[at], r, [&](const std::byte* data, int bytes, MPI_Request* request) {
+        requests->add(send[at], r, [&](const std::byte* data, int bytes, MPI_Request* request) {
           return MPI_Isend(data, bytes, MPI_BYTE, r, kData, comm_, request);
         });
     }
-    requests.wait();
+    return requests;
   }
 
   void all_gather(ConstBlock mine, Block all) override {
@@ -127,13 +133,11 @@ class MpiTransport final : public Transport {
   }
 
   // Messages on their way, and the rank of each.
-  class Requests {
+  class Requests final : public Exchange {
    public:
     explicit Requests(MpiTransport& transport) : transport_(transport) {}
-    Requests(const Requests&) = delete;
-    Requests& operator=(const Requests&) = delete;
     // Messages that will never be done, because a rank has failed: their memory goes away with the caller.
-    ~Requests() {
+    ~Requests() override {
       for (std::size_t i = 0; i < requests_.size(); ++i) {
         if (requests_[i] != MPI_REQUEST_NULL && receives_[i]) MPI_Cancel(&requests_[i]);
       }
@@ -158,7 +162,7 @@ class MpiTransport final : public Transport {
     }
 
     // Until all are done. It looks now and then for a rank that has failed, and for one that is late.
-    void wait() {
+    void wait() override {
       using Clock = std::chrono::steady_clock;
       std::vector<int> done(requests_.size());
       Clock::time_point progress = Clock::now();

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,9 +19,10 @@
 namespace onepass::inline v0 {
 
 // The ranks of a blocking communicator, which stays the caller's. Its device is current in every call. Calls return as
-// soon as their work is on the stream. wait() waits for a stream in place of cudaStreamSynchronize. If a rank has
-// failed, or the stream is not done after `deadline`, it aborts the communicator (ncclCommAbort) and throws Error. Then
-// comm() is null, and the transport cannot be used any more.
+// soon as their work is on the stream, or, of exchanges that have begun, on a stream of the transport. wait() waits for
+// a stream in place of cudaStreamSynchronize. If a rank has failed, or the stream is not done after `deadline`, it
+// aborts the communicator (ncclCommAbort) and throws Error. Then comm() is null, and the transport cannot be used any
+// more.
 class NcclTransport final : public Transport {
  public:
   explicit NcclTransport(ncclComm_t comm, std::chrono::milliseconds deadline = std::chrono::minutes(10))
@@ -30,6 +32,7 @@ class NcclTransport final : public Transport {
   }
   ~NcclTransport() override {
     if (staged_) cudaFree(staged_);
+    if (own_) cudaStreamDestroy(own_);
   }
 
   int rank() const override { return rank_; }
@@ -48,6 +51,16 @@ class NcclTransport final : public Transport {
       if (!in.empty()) check(ncclRecv(in.data(), in.size(), ncclUint8, r, comm_, on), "ncclRecv");
     }
     check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  // On a stream of its own: after what is on the caller's stream by now, and beside what comes there until wait().
+  std::unique_ptr<Exchange> begin_all_to_all(std::span<const ConstBlock> send, std::span<const Block> receive,
+                                             void* stream) override {
+    check_usable();
+    if (!own_) check(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "cudaStreamCreate");
+    Event(*this, static_cast<cudaStream_t>(stream)).wait_on(own_);
+    all_to_all(send, receive, own_);
+    return std::make_unique<Begun>(*this, own_, static_cast<cudaStream_t>(stream));
   }
 
   void all_gather(ConstBlock mine, Block all) override {
@@ -96,6 +109,38 @@ class NcclTransport final : public Transport {
   }
 
  private:
+  // The work that is on a stream by now.
+  class Event {
+   public:
+    Event(NcclTransport& transport, cudaStream_t of) : transport_(transport) {
+      transport.check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+      const cudaError_t recorded = cudaEventRecord(event_, of);
+      if (recorded != cudaSuccess) cudaEventDestroy(event_);
+      transport.check(recorded, "cudaEventRecord");
+    }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    ~Event() { cudaEventDestroy(event_); }
+    void wait_on(cudaStream_t stream) {
+      transport_.check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+    }
+    void wait_on_anyway(cudaStream_t stream) noexcept { static_cast<void>(cudaStreamWaitEvent(stream, event_, 0)); }
+
+   private:
+    NcclTransport& transport_;
+    cudaEvent_t event_ = nullptr;
+  };
+  class Begun final : public Exchange {
+   public:
+    Begun(NcclTransport& transport, cudaStream_t of, cudaStream_t stream) : done_(transport, of), stream_(stream) {}
+    ~Begun() override { done_.wait_on_anyway(stream_); }  // its memory is freed on this stream
+    void wait() override { done_.wait_on(stream_); }
+
+   private:
+    Event done_;
+    cudaStream_t stream_;
+  };
+
   void check(ncclResult_t result, const char* call) {
     if (result == ncclSuccess || result == ncclInProgress) return;
     lose(std::string(call) + " failed: " + ncclGetErrorString(result));
@@ -129,6 +174,7 @@ class NcclTransport final : public Transport {
   ncclComm_t comm_;
   const std::chrono::milliseconds deadline_;
   int rank_ = 0, ranks_ = 1;
+  cudaStream_t own_ = nullptr;  // of exchanges beside the caller's stream
   void* staged_ = nullptr;
   std::size_t staged_bytes_ = 0;
   std::string failed_;

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -215,28 +217,12 @@ Needs needs_of(const ContextParallel& how, const AttentionTensors& t, const Atte
           .distances = one_document || slopes};
 }
 
-// Groups of heads, one after the other: keys of a group are in memory at a time. Other schemes have one group.
-template <class F>
-void each_group(const Job& all, const F& f) {
-  const Index kv = all.tensors.k.shape[1], group = kv > 0 ? all.tensors.q.shape[1] / kv : 0;
-  const Index groups = std::clamp<Index>(all.how.head_groups, 1, std::max<Index>(kv, 1));
-  if (groups == 1) return f(all);
-  for (Index g = 0; g < groups; ++g) {
-    const Range heads_kv{kv * g / groups, kv * (g + 1) / groups};
-    const Range heads{heads_kv.begin * group, heads_kv.end * group};
-    const AttentionTensors tensors = of_heads(all.tensors, heads, heads_kv);
-    f(all.on(tensors, heads.begin));
-  }
-}
-
 void compute_scheme(const Job& job, Pass pass) {
-  each_group(job, [&](const Job& group) {
-    switch (job.how.scheme) {
-      case Scheme::gather: return pass == Pass::forward ? gather_forward(group) : gather_backward(group);
-      case Scheme::ring: return pass == Pass::forward ? ring_forward(group) : ring_backward(group);
-      case Scheme::ulysses: return pass == Pass::forward ? ulysses_forward(group) : ulysses_backward(group);
-    }
-  });
+  switch (job.how.scheme) {
+    case Scheme::gather: return pass == Pass::forward ? gather_forward(job) : gather_backward(job);
+    case Scheme::ring: return pass == Pass::forward ? ring_forward(job) : ring_backward(job);
+    case Scheme::ulysses: return pass == Pass::forward ? ulysses_forward(job) : ulysses_backward(job);
+  }
 }
 
 // Checks a call, agrees on it with all ranks, and f(job) computes it.
@@ -291,6 +277,15 @@ void compute(const MeshTransport& mesh, const ContextParallel& how, const Attent
 }  // namespace
 
 Transport::~Transport() = default;
+
+std::unique_ptr<Transport::Exchange> Transport::begin_all_to_all(std::span<const ConstBlock> send,
+                                                                 std::span<const Block> receive, void* stream) {
+  struct Over final : Exchange {
+    void wait() override {}
+  };
+  all_to_all(send, receive, stream);
+  return std::make_unique<Over>();
+}
 
 void context_parallel_attention(Transport& transport, const ContextParallel& how, const AttentionTensors& tensors,
                                 const Attention& attention, const Launch& launch) {

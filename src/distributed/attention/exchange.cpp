@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "algebra/ceil_div.hpp"
 
@@ -21,7 +22,7 @@ std::size_t bytes_of(const Coming& c) {
 }
 
 // Where the message of each rank lies in one piece of memory: begins, and the end.
-std::vector<std::size_t> places(const std::vector<std::vector<Coming>>& messages, int me) {
+std::vector<std::size_t> places(const ComingLists& messages, int me) {
   std::vector<std::size_t> at{0};
   for (std::size_t r = 0; r < messages.size(); ++r) {
     std::size_t bytes = 0;
@@ -35,7 +36,7 @@ std::vector<std::size_t> places(const std::vector<std::vector<Coming>>& messages
 
 // f(rank, number, tensor): the tensors of all messages in their memory.
 template <class F>
-void each_tensor(const std::vector<std::vector<Coming>>& messages, int me, std::byte* data, Device device, const F& f) {
+void each_tensor(const ComingLists& messages, int me, std::byte* data, Device device, const F& f) {
   for (std::size_t r = 0; r < messages.size(); ++r) {
     for (std::size_t i = 0; static_cast<int>(r) != me && i < messages[r].size(); ++i) {
       f(r, i, tensor_of(messages[r][i], data, device));
@@ -46,10 +47,9 @@ void each_tensor(const std::vector<std::vector<Coming>>& messages, int me, std::
 
 }  // namespace
 
-Arrived exchange(Transport& transport, const std::vector<std::vector<ConstTensor>>& out,
-                 const std::vector<std::vector<Coming>>& in, Device device, const Launch& launch) {
+UnderWay::UnderWay(Transport& transport, const Lists& out, const ComingLists& in, Device device, const Launch& launch) {
   const int me = transport.rank();
-  std::vector<std::vector<Coming>> sent(out.size());
+  ComingLists sent(out.size());
   for (std::size_t r = 0; r < out.size(); ++r) {
     for (const ConstTensor& t : out[r]) sent[r].push_back(coming(t));
   }
@@ -58,16 +58,15 @@ Arrived exchange(Transport& transport, const std::vector<std::vector<ConstTensor
     return std::make_unique<Owned>(DType::boolean, std::initializer_list<Index>{static_cast<Index>(bytes)}, device,
                                    launch);
   };
-  Arrived arrived;
-  arrived.memory_ = memory(to.back());
-  arrived.tensors_.resize(in.size());
-  const std::unique_ptr<Owned> message = memory(from.back());
-  auto* const going = static_cast<std::byte*>(message->tensor().data);
-  auto* const coming = static_cast<std::byte*>(arrived.memory_->tensor().data);
+  arrived_.memory_ = memory(to.back());
+  arrived_.tensors_.resize(in.size());
+  message_ = memory(from.back());
+  auto* const going = static_cast<std::byte*>(message_->tensor().data);
+  auto* const coming = static_cast<std::byte*>(arrived_.memory_->tensor().data);
   each_tensor(sent, me, going, device,
               [&](std::size_t r, std::size_t i, const Tensor& t) { copy(out[r][i], t, launch); });
   each_tensor(in, me, coming, device,
-              [&](std::size_t r, std::size_t, const Tensor& t) { arrived.tensors_[r].emplace_back(t); });
+              [&](std::size_t r, std::size_t, const Tensor& t) { arrived_.tensors_[r].emplace_back(t); });
 
   std::vector<Transport::ConstBlock> send;
   std::vector<Transport::Block> receive;
@@ -75,8 +74,14 @@ Arrived exchange(Transport& transport, const std::vector<std::vector<ConstTensor
     send.emplace_back(going + from[r], from[r + 1] - from[r]);
     receive.emplace_back(coming + to[r], to[r + 1] - to[r]);
   }
-  transport.all_to_all(send, receive, launch.stream);
-  return arrived;
+  exchange_ = transport.begin_all_to_all(send, receive, launch.stream);
+}
+
+Arrived UnderWay::wait() {
+  exchange_->wait();
+  exchange_.reset();
+  message_.reset();
+  return std::move(arrived_);
 }
 
 }  // namespace onepass::inline v0::context_parallel

@@ -46,19 +46,20 @@ bool is(const std::string& got, const std::string& wanted) {
 
 Case small() { return {.name = "small", .length = 40, .options = {.band = {.causal = true}}}; }
 
-// Throws in its second loop, or ends the process: a call is under way, and other ranks wait for this one.
+// Throws after some loops, or ends the process: a call is under way, and other ranks wait for this one.
 class Failing final : public Executor {
  public:
-  explicit Failing(bool ends) : ends_(ends) {}
+  explicit Failing(bool ends, int after = 1) : ends_(ends), after_(after) {}
   int workers() const override { return 1; }
   void parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) override {
-    if (++loops_ > 1 && ends_) std::_Exit(3);
-    if (loops_ > 1) throw Error(ErrorCode::internal, "this executor does not work");
+    if (++loops_ > after_ && ends_) std::_Exit(3);
+    if (loops_ > after_) throw Error(ErrorCode::internal, "this executor does not work");
     serial_executor().parallel_for(tasks, body, context);
   }
 
  private:
   const bool ends_;
+  const int after_;
   int loops_ = 0;
 };
 
@@ -224,6 +225,26 @@ static bool refused_by_mpi() {
   return right;
 }
 
+// It throws while the next shard is on its way.
+static bool throws_in_a_ring() {
+  MpiTransport transport(MPI_COMM_WORLD);
+  Case c = small();
+  c.length = 40000;  // more than MPI sends before the other rank asks for it
+  const Layout layout = Layout::zigzag(c.length, transport.ranks());
+  const bool me = transport.rank() == 1;
+  Failing failing(false, 3);  // two copies into a message, which is under way, and a loop of attention
+  c.options.band.left = 16;
+  Mine mine(c, layout, transport.rank());
+  const auto start = std::chrono::steady_clock::now();
+  const std::string got = sentence_of([&] {
+    for (int i = 0; i < 100; ++i)
+      mine.run(transport, {.layout = layout, .scheme = Scheme::ring}, c,
+               me ? static_cast<Executor&>(failing) : serial_executor());
+  });
+  return is(got, me ? "this executor does not work" : "rank 1 has failed: this executor does not work") &&
+         std::chrono::steady_clock::now() - start < 10s;
+}
+
 bool throws() {
   MpiTransport transport(MPI_COMM_WORLD);
   const Case c = small();
@@ -239,6 +260,7 @@ bool throws() {
   bool right =
       is(sentence_of(call), me ? "this executor does not work" : "rank 1 has failed: this executor does not work");
   right &= std::chrono::steady_clock::now() - start < 5s;
+  right &= throws_in_a_ring();
   right &= refused_by_mpi();
   return right &
          is(sentence_of(call), "the transport cannot be used any more: rank 1 has failed: this executor does not work");

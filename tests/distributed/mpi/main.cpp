@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       {"few", few_rows},
       {"nan", unseen_nan},
       {"differ", differ},
+      {"overlap", overlap},
       {"throws", throws},
       {"late", late},
       {"exits", exits},

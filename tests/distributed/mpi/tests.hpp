@@ -14,6 +14,7 @@ bool decoding();          // a cache whose keys are spread over the ranks
 bool decoding_differs();  // one rank with another call of it
 bool unseen_nan();        // keys that a row does not see are NaN
 bool differ();            // one rank with another shape, option or layout
+bool overlap();           // exchanges begin before the calls that they go on beside
 bool throws();            // one rank throws in mid-call, or MPI refuses its exchange
 bool late();              // one rank does not come
 bool exits();             // one rank's process ends in mid-call

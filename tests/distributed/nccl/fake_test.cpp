@@ -72,12 +72,13 @@ TEST(NcclTransport, AttentionIsThatOfOneDevice) {
   struct Case {
     int ranks;
     Scheme scheme;
+    Index head_groups = 1;
   };
   for (const Case& c : {Case{1, Scheme::gather}, Case{2, Scheme::gather}, Case{3, Scheme::gather},
-                        Case{3, Scheme::ring}, Case{3, Scheme::ulysses}}) {
+                        Case{3, Scheme::gather, 2}, Case{3, Scheme::ring}, Case{3, Scheme::ulysses}}) {
     on_ranks(c.ranks, [&](NcclTransport& transport) {
       const Layout layout = Layout::zigzag(50, transport.ranks());
-      const ContextParallel how{.layout = layout, .scheme = c.scheme};
+      const ContextParallel how{.layout = layout, .scheme = c.scheme, .head_groups = c.head_groups};
       Call mine(layout, transport.rank());
       context_parallel_attention(transport, how, mine.forward, causal);
       context_parallel_attention_backward(transport, how, mine.backward, causal);
@@ -97,6 +98,22 @@ TEST(NcclTransport, AttentionIsThatOfOneDevice) {
       }
     });
   }
+}
+
+TEST(NcclTransport, AnExchangeGoesOnBesideTheCallersStream) {
+  on_ranks(
+      2,
+      [](NcclTransport& transport) {
+        if (transport.rank() == 1) return;  // it sends nothing
+        std::vector<std::byte> memory(4);
+        const std::vector<Transport::ConstBlock> send(2);
+        const std::vector<Transport::Block> receive{{}, memory};
+        const auto exchange = transport.begin_all_to_all(send, receive, nullptr);
+        EXPECT_EQ(test::sentence_of([&] { transport.wait(nullptr); }), "");
+        exchange->wait();
+        EXPECT_EQ(test::sentence_of([&] { transport.wait(nullptr); }), "another rank has not answered for 100 ms");
+      },
+      100ms);
 }
 
 TEST(NcclTransport, RanksThatDisagreeThrowTheSameSentence) {

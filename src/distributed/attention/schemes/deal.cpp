@@ -20,8 +20,8 @@ Tensor Deal::memory(DType dtype, Heads kind, Index dim) {
 }
 
 std::vector<ConstTensor> Deal::to_heads(const std::vector<Rows>& given) {
-  std::vector<std::vector<ConstTensor>> out(shares_.size());
-  std::vector<std::vector<Coming>> in(shares_.size());
+  Lists out(shares_.size());
+  ComingLists in(shares_.size());
   for (Index r = 0; r < job_.ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
     for (const auto& [t, kind] : given) {
@@ -34,7 +34,7 @@ std::vector<ConstTensor> Deal::to_heads(const std::vector<Rows>& given) {
   for (std::size_t i = 0; i < given.size(); ++i) {
     const Tensor whole = memory(given[i].tensor.dtype, given[i].kind, given[i].tensor.shape[3]);
     for (Index r = 0; r < job_.ranks(); ++r) {
-      const ConstTensor& from = r == job_.me() ? out[static_cast<std::size_t>(r)][i] : arrived.from(int(r))[i];
+      const ConstTensor& from = r == job_.me() ? out[static_cast<std::size_t>(r)][i] : arrived.from(r)[i];
       for (const Piece& piece : pieces(r))
         copy(rows_of(from, piece.rows), rows_of(whole, piece.positions), job_.launch);
     }
@@ -44,8 +44,8 @@ std::vector<ConstTensor> Deal::to_heads(const std::vector<Rows>& given) {
 }
 
 void Deal::to_rows(const std::vector<Results>& given) const {
-  std::vector<std::vector<ConstTensor>> out(shares_.size());
-  std::vector<std::vector<Coming>> in(shares_.size());
+  Lists out(shares_.size());
+  ComingLists in(shares_.size());
   const std::vector<Piece> here = pieces(job_.me());
   for (Index r = 0; r < job_.ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
@@ -58,7 +58,7 @@ void Deal::to_rows(const std::vector<Results>& given) const {
   }
   const Arrived arrived = exchange(job_.transport, out, in, job_.device(), job_.launch);
   for (Index r = 0; r < job_.ranks(); ++r) {
-    const auto& come = r == job_.me() ? out[static_cast<std::size_t>(r)] : arrived.from(int(r));
+    const auto& come = r == job_.me() ? out[static_cast<std::size_t>(r)] : arrived.from(r);
     std::size_t next = 0;
     for (const Results& x : given) {
       for (const Piece& piece : here) {

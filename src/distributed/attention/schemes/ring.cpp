@@ -106,35 +106,42 @@ class Circle {
     return ring_parts(job_.how.layout, job_.visibility, rank, source, job_.needs);
   }
 
-  // Passes the shard on, and takes the one of the rank before. False if all have come.
-  bool next() {
-    if (step_ + 1 == job_.ranks()) return false;
-    const Index after = (job_.me() + 1) % job_.ranks(), before = (job_.me() - 1 + job_.ranks()) % job_.ranks();
-    const Index coming = (source() - 1 + job_.ranks()) % job_.ranks();
-    std::vector<std::vector<ConstTensor>> out(static_cast<std::size_t>(job_.ranks()));
-    std::vector<std::vector<Coming>> in(out.size());
+  // Begins to pass the shard on, and to take the one of the rank before.
+  void begin() {
+    if (step_ + 1 == job_.ranks()) return;
+    const Index after = (job_.me() + 1) % job_.ranks(), coming = before(source());
+    Lists out(static_cast<std::size_t>(job_.ranks()));
+    ComingLists in(out.size());
     if (travels(source())) out[static_cast<std::size_t>(after)] = {keys_->k, keys_->v};
     if (travels(coming)) {
       for (const ConstTensor* x : {&job_.tensors.k, &job_.tensors.v})
-        in[static_cast<std::size_t>(before)].push_back(
+        in[static_cast<std::size_t>(before(job_.me()))].push_back(
             {x->dtype, {x->shape[0], x->shape[1], job_.how.layout.count(coming), x->shape[3]}});
     }
-    Arrived arrived = exchange(job_.transport, out, in, job_.device(), job_.launch);
-    arrived_ = std::move(arrived);
-    const std::vector<ConstTensor>& come = arrived_.from(static_cast<int>(before));
+    under_way_.emplace(job_.transport, out, in, job_.device(), job_.launch);
+  }
+
+  // Waits for it. False if all have come.
+  bool next() {
+    if (!under_way_) return false;
+    arrived_ = under_way_->wait();
+    under_way_.reset();
+    const std::vector<ConstTensor>& come = arrived_.from(before(job_.me()));
     keys_.reset();
-    if (travels(coming)) keys_ = Keys{come[0], come[1]};
+    if (travels(before(source()))) keys_ = Keys{come[0], come[1]};
     ++step_;
     return true;
   }
 
  private:
+  Index before(Index rank) const { return (rank - 1 + job_.ranks()) % job_.ranks(); }
   bool travels(Index source) const { return step_ < ring_steps(job_.how.layout, job_.visibility, source); }
 
   const Job& job_;
   Index step_ = 0;
   std::optional<Keys> keys_;
   Arrived arrived_;
+  std::optional<UnderWay> under_way_{};
 };
 
 // dK and dV do not follow the ring: they go straight to the rank that has the keys.
@@ -150,12 +157,16 @@ class Backward {
     Pair total = pair(job_.me());
     Circle circle(job_);
     for (bool first = true, more = true; more; more = circle.next(), first = false) {
+      circle.begin();
       const std::vector<Part> parts = circle.parts();
       Pair mine;
       if (!first && !parts.empty()) mine = pair(circle.source());
       for (const Part& part : parts) compute(part, *circle.keys(), dq, first ? total : mine);
-      if (!first) home(circle, parts.empty(), mine, total);
+      if (first) continue;
+      arrive(total);
+      home(circle, parts.empty(), mine, total);  // while the next shard is computed
     }
+    arrive(total);
     if (dq) copy(dq->tensor(), t.dq, job_.launch);
     if (total[0]) copy(total[0]->tensor(), t.dk, job_.launch);
     if (total[1]) copy(total[1]->tensor(), t.dv, job_.launch);
@@ -198,25 +209,35 @@ class Backward {
   }
 
   // Gradients of the shard of circle.source() on their way, and those of this rank's shard.
-  void home(const Circle& circle, bool none, const Pair& mine, Pair& total) const {
+  void home(const Circle& circle, bool none, const Pair& mine, const Pair& total) {
     if (!total[0] && !total[1]) return;
-    const Index source = circle.source(), reader = (2 * job_.me() - source + 2 * job_.ranks()) % job_.ranks();
-    std::vector<std::vector<ConstTensor>> out(static_cast<std::size_t>(job_.ranks()));
-    std::vector<std::vector<Coming>> in(out.size());
-    const bool comes = !circle.parts_of(reader, job_.me()).empty();
+    const Index source = circle.source();
+    reader_ = (2 * job_.me() - source + 2 * job_.ranks()) % job_.ranks();
+    Lists out(static_cast<std::size_t>(job_.ranks()));
+    ComingLists in(out.size());
+    comes_ = !circle.parts_of(reader_, job_.me()).empty();
     for (std::size_t x = 0; x < 2; ++x) {
       if (!none && mine[x]) out[static_cast<std::size_t>(source)].push_back(mine[x]->tensor());
-      if (comes && total[x]) in[static_cast<std::size_t>(reader)].push_back({DType::f32, total[x]->tensor().shape});
+      if (comes_ && total[x]) in[static_cast<std::size_t>(reader_)].push_back({DType::f32, total[x]->tensor().shape});
     }
-    const Arrived arrived = exchange(job_.transport, out, in, job_.device(), job_.launch);
+    under_way_.emplace(job_.transport, out, in, job_.device(), job_.launch);
+  }
+  // Adds the gradients that the last home() brings.
+  void arrive(const Pair& total) {
+    if (!under_way_) return;
+    const Arrived arrived = under_way_->wait();
+    under_way_.reset();
     std::size_t next = 0;
     for (std::size_t x = 0; x < 2; ++x) {
-      if (comes && total[x]) add(arrived.from(static_cast<int>(reader))[next++], total[x]->tensor(), job_.launch);
+      if (comes_ && total[x]) add(arrived.from(reader_)[next++], total[x]->tensor(), job_.launch);
     }
   }
 
   const Job& job_;
   const Zeros zeros_;
+  std::optional<UnderWay> under_way_{};
+  Index reader_ = 0;  // gradients of this rank's shard come from it
+  bool comes_ = false;
 };
 
 }  // namespace
@@ -226,6 +247,7 @@ void ring_forward(const Job& job) {
   const Maxima maxima(job);
   Circle circle(job);
   do {
+    circle.begin();  // the next shard comes while this one is computed
     for (const Part& part : circle.parts()) {
       const auto [out, lse] = states.place(part.rows);
       attend(job, part, *circle.keys(), {out, lse, maxima.place()});

@@ -24,6 +24,9 @@ struct FakeComm {
 struct FakeStream {
   bool stuck = false;
 };
+struct FakeEvent {
+  bool stuck = false;
+};
 
 namespace {
 
@@ -73,6 +76,22 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return stream_of(stream).stuck ? cudaErrorNotReady : cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cudaStreamQuery(stream); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  stream_of(stream).stuck |= event->stuck;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new FakeEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->stuck = stream_of(stream).stuck;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
