@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -158,15 +159,32 @@ bool late(ncclComm_t comm) {
   return sentence == "another rank has not answered for 2000 ms" && seconds < 10;
 }
 
+// A communicator of this device alone.
+class Alone {
+ public:
+  explicit Alone(int device) {
+    if (ncclCommInitAll(&comm_, 1, &device) != ncclSuccess)
+      throw Error(ErrorCode::device_failure, "ncclCommInitAll has failed");
+    transport.emplace(comm_);
+  }
+  ~Alone() { ncclCommDestroy(comm_); }
+  std::optional<NcclTransport> transport{};
+
+ private:
+  ncclComm_t comm_ = nullptr;
+};
+
 bool work(ncclComm_t comm, int device, Index timed) {
   check(cudaSetDevice(device), "cudaSetDevice");
   NcclTransport transport(comm, std::chrono::seconds(30));
+  Alone alone(device);
   bool right = true;
   struct Kind {
     const char* name;
     DType dtype;
     Attention options;
     ContextParallel how;
+    enum { flat, one_node, a_node_each } ranks = flat;
   };
   constexpr Index kLength = 2048;
   const Layout zigzag = Layout::zigzag(kLength, transport.ranks()),
@@ -179,6 +197,8 @@ bool work(ncclComm_t comm, int device, Index timed) {
         Kind{"causal, ulysses", DType::bf16, {.band = {.causal = true}}, {.layout = zigzag, .scheme = Scheme::ulysses}},
         Kind{"causal, 4 groups", DType::bf16, {.band = {.causal = true}}, {.layout = zigzag, .head_groups = 4}},
         Kind{"causal, reproducible", DType::bf16, {.band = {.causal = true}}, {units, {}, true}},
+        Kind{"causal, mesh of one node", DType::bf16, {.band = {.causal = true}}, {zigzag}, Kind::one_node},
+        Kind{"causal, mesh of a node for each", DType::bf16, {.band = {.causal = true}}, {zigzag}, Kind::a_node_each},
         Kind{"window, fp16", DType::f16, {.band = {.causal = true, .left = 300}}, {zigzag}}}) {
     Call one(kLength, kind.dtype, device), mine(zigzag.count(transport.rank()), kind.dtype, device);
     one.q.set(q), one.k.set(k), one.v.set(v), one.dout.set(dout);
@@ -189,8 +209,15 @@ bool work(ncclComm_t comm, int device, Index timed) {
     mine.dout.set(mine_of(dout, kHeads));
     attention(one.forward, kind.options);
     attention_backward(one.backward, kind.options);
-    context_parallel_attention(transport, kind.how, mine.forward, kind.options);
-    context_parallel_attention_backward(transport, kind.how, mine.backward, kind.options);
+    const auto both = [&](auto& ranks) {
+      context_parallel_attention(ranks, kind.how, mine.forward, kind.options);
+      context_parallel_attention_backward(ranks, kind.how, mine.backward, kind.options);
+    };
+    const MeshTransport one_node{transport, *alone.transport}, a_node_each{*alone.transport, transport};
+    if (kind.ranks == Kind::flat)
+      both(transport);
+    else
+      both(kind.ranks == Kind::one_node ? one_node : a_node_each);
     transport.wait(nullptr);
     for (const auto& [name, here, there, heads] : {std::tuple{"out", &mine.out, &one.out, kHeads},
                                                    {"dq", &mine.dq, &one.dq, kHeads},
@@ -208,8 +235,8 @@ bool work(ncclComm_t comm, int device, Index timed) {
       for (OnDevice* x : {&c->q, &c->k, &c->v, &c->dout}) x->set(draw(static_cast<Index>(x->count), 5));
     }
     const Attention causal{.band = {.causal = true}};
-    const double alone = milliseconds(transport, [&] { attention(one.forward, causal); }),
-                 alone_both = milliseconds(
+    const double single = milliseconds(transport, [&] { attention(one.forward, causal); }),
+                 single_both = milliseconds(
                      transport, [&] { attention(one.forward, causal), attention_backward(one.backward, causal); });
     const auto forward = [&] { context_parallel_attention(transport, {layout}, mine.forward, causal); };
     const double many = milliseconds(transport, forward),
@@ -219,8 +246,8 @@ bool work(ncclComm_t comm, int device, Index timed) {
                  });
     std::printf(
         "rank %d, length %ld: one GPU %.2f, both %.2f ms; %d GPUs %.2f, both %.2f ms; share of linear %.1f, %.1f %%\n",
-        transport.rank(), long(timed), alone, alone_both, transport.ranks(), many, both,
-        100 * alone / (transport.ranks() * many), 100 * alone_both / (transport.ranks() * both));
+        transport.rank(), long(timed), single, single_both, transport.ranks(), many, both,
+        100 * single / (transport.ranks() * many), 100 * single_both / (transport.ranks() * both));
   }
   return right;
 }
