@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 
 #include "base/text.hpp"
 
@@ -105,8 +106,13 @@ void MeshRanks::all_to_all(std::span<const ConstBlock>, std::span<const Block>, 
 }
 void MeshRanks::all_gather(ConstBlock mine, Block all) {
   std::vector<std::byte> node(mine.size() * static_cast<std::size_t>(mesh_.within.ranks()));
-  mesh_.within.all_gather(mine, node);
-  mesh_.between.all_gather(node, all);
+  try {
+    mesh_.within.all_gather(mine, node);
+    mesh_.between.all_gather(node, all);
+  } catch (const std::exception& error) {  // ranks of the other group may have agreed, and wait for this one
+    fail(error.what());
+    throw;
+  }
 }
 void MeshRanks::fail(std::string_view sentence) noexcept {
   mesh_.within.fail(sentence);
