@@ -252,3 +252,24 @@ def test_nan_reaches_only_the_rows_that_see_it():
 def test_the_package_is_an_attribute_of_onepass_torch():
     assert onepass.torch.context_parallel.attention is attention
     assert pathlib.Path(onepass.torch.context_parallel.__file__).parent.name == "context_parallel"
+
+
+def test_options_are_tried_once_for_each_kind_of_call(monkeypatch):
+    """A call without rows raises what its parts would raise in mid-call."""
+    tried, compute = [], onepass.attention
+
+    def counted(q, *given, **options):
+        if q.shape[2] == 0:
+            tried.append(options["softcap"])
+        return compute(q, *given, **options)
+
+    monkeypatch.setattr(onepass, "attention", counted)
+    q, layout = torch.randn(1, 2, 12, 16), Layout.contiguous(12, 1)
+    for softcap in (1.25, 1.25, 2.75):
+        attention(q, q, q, layout=layout, causal=True, softcap=softcap)
+    wider = torch.randn(1, 2, 12, 24)
+    attention(wider, wider, q, layout=layout, causal=True, softcap=1.25)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="softcap"):
+            attention(q, q, q, layout=layout, causal=True, softcap=-1.0)
+    assert tried == [1.25, 2.75, 1.25, -1.0, -1.0]

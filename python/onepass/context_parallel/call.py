@@ -12,11 +12,11 @@ F32 = torch.float32
 
 
 def rows_of(rows: Any, *tensors: Any) -> list[Any]:
-    return [None if x is None else x[:, :, slice(*rows)] for x in tensors]
+    return [x if x is None or tuple(rows) == (0, x.shape[2]) else x[:, :, slice(*rows)] for x in tensors]
 
 
 def heads_of(h: slice, *tensors: Any) -> list[Any]:
-    return [None if x is None else x[:, h] for x in tensors]
+    return [x if x is None or (h.start, h.stop) == (0, x.shape[1]) else x[:, h] for x in tensors]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -30,6 +30,15 @@ def _cut(x: torch.Tensor, dim: int, s: slice) -> torch.Tensor:
 
 
 FACTORS = "q_descale", "k_descale", "v_descale", "v_mean"  # of float8_e4m3fn
+
+
+def rows_first(x: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, rows, dim] as [rows, batch, heads, dim], or back from it by rows_last."""
+    return x.permute(2, 0, 1, 3)
+
+
+def rows_last(x: torch.Tensor) -> torch.Tensor:
+    return x.permute(1, 2, 0, 3)
 
 
 def factors_of(given: dict[str, Any]) -> dict[str, Any]:

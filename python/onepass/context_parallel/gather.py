@@ -6,8 +6,8 @@ import torch
 
 from onepass._ranks.plan import Plan, add_up, head_groups
 
-from .call import F32, Call, Scheme, Side, heads_of, results_of, rows_of
-from .ranks import Ranks
+from .call import F32, Call, Scheme, Side, heads_of, results_of, rows_first, rows_last, rows_of
+from .ranks import Ranks, beside
 
 
 class Gather(Scheme):
@@ -18,23 +18,27 @@ class Gather(Scheme):
         self.groups = (ranks,)
 
     def _send(self, k: Any, v: Any) -> Any:
-        """K and V of some heads on their way; a function that waits and puts them in order."""
+        """K and V of some heads on their way; a function that waits and puts them in order.
+
+        K and V lie side by side and rows before heads, so that rows which follow each other come to their place.
+        """
         plan, me, everybody = self.plan, self.me, range(self.ranks.size)
         out = [[] if r == me else plan.moves(me, r) for r in everybody]
         come = [[] if r == me else plan.moves(r, me) for r in everybody]
-        head, dims = k.shape[:2], (k.shape[3], v.shape[3])
-        blocks = [[x[:, :, a] for a, _ in moves for x in (k, v)] or [k[:, :, :0]] for moves in out]
-        shapes = [[(*head, _len(a), d) for a, _ in moves for d in dims] or [(*head, 0, dims[0])] for moves in come]
-        wait = self.ranks.all_to_all(blocks, shapes)
+        dims, pair = [k.shape[3], v.shape[3]], (rows_first(k), rows_first(v))
+        kv = k.new_empty(plan.gathered(me), *k.shape[:2], sum(dims))
+        blocks = [[tuple(x[a] for x in pair) for a, _ in moves] or [kv[:0]] for moves in out]
+        shapes = [[(_len(a), *kv.shape[1:]) for a, _ in moves] or [kv[:0].shape] for moves in come]
+        into = [kv[moves[0][1]] if len(moves) == 1 else None for moves in come]
+        wait = self.ranks.all_to_all(blocks, shapes, into)
+        for a, b in plan.moves(me, me):
+            beside(tuple(x[a] for x in pair), kv[b])
 
         def arrive() -> Any:
-            k_all, v_all = (x.new_empty(*head, plan.gathered(me), x.shape[3]) for x in (k, v))
-            for a, b in plan.moves(me, me):
-                k_all[:, :, b], v_all[:, :, b] = k[:, :, a], v[:, :, a]
             for moves, found in zip(come, wait()):
-                for i, (_, b) in enumerate(moves):
-                    k_all[:, :, b], v_all[:, :, b] = found[2 * i], found[2 * i + 1]
-            return k_all, v_all
+                for (_, b), x in zip(moves, found) if len(moves) > 1 else ():
+                    kv[b] = x
+            return rows_last(kv).split(dims, 3)
 
         return arrive
 
@@ -56,20 +60,25 @@ class Gather(Scheme):
         return out, lse, most, (q, k, v, out, lse)
 
     def _leaf(self, parts: Any, side: Side, h: slice, given: Any, keys: Any, dq: Any) -> Any:
-        """The gradients of gathered K and V, side by side, by the queries of some calls."""
+        """The gradients of gathered K and V, side by side and rows first, by the queries of some calls; None is zero.
+
+        The call with the most keys writes, the others add to it.
+        """
+        if not parts:
+            return None
         k_all, v_all = keys
-        total: Any = None
-        for part in parts:
-            first = total is None
-            if first:
-                total = k_all.new_zeros(*k_all.shape[:3], k_all.shape[3] + v_all.shape[3], dtype=F32)
-            mine = rows_of(part.keys, *total.split([k_all.shape[3], v_all.shape[3]], 3))
-            into = {"dq": dq[:, :, slice(*part.rows)], **(dict(zip(("dk", "dv"), mine)) if first else {})}
+        rows, dims = k_all.shape[2], [k_all.shape[3], v_all.shape[3]]
+        first = max(parts, key=lambda part: _len(slice(*part.keys)))
+        new = k_all.new_empty if first.keys == (0, rows) else k_all.new_zeros
+        total = new(rows, *k_all.shape[:2], sum(dims), dtype=F32)
+        for part in (first, *(x for x in parts if x is not first)):
+            mine = rows_of(part.keys, *rows_last(total).split(dims, 3))
+            (dq_part,) = rows_of(part.rows, dq)
+            into = {"dq": dq_part, **(dict(zip(("dk", "dv"), mine)) if part is first else {})}
             dout, dlse, q, out, lse = rows_of(part.rows, *given)
             g = self.call.backward(part, side, h, (dout, dlse, q, *rows_of(part.keys, *keys), out, lse), into)
-            if not first:
-                for x, name in zip(mine, ("dk", "dv")):
-                    x.add_(g[name])
+            for x, name in zip(mine, ("dk", "dv")) if part is not first else ():
+                x.add_(g[name])
         return total
 
     def _sums(self, side: Side, h: slice, given: Any, keys: Any, dq: Any) -> list[Any]:
@@ -83,36 +92,49 @@ class Gather(Scheme):
         return [slots[i] for i in order.slots]
 
     def _go_home(self, sums: list[Any], shape: Any) -> Any:
-        """Sums on their way to the ranks that hold the keys; a function that waits and adds in the tree's order."""
+        """Sums on their way to the ranks that hold the keys; a function that waits and adds in the tree's order.
+
+        shape: of this rank's sum, rows first.
+        """
         plan, me, everybody = self.plan, self.me, range(self.ranks.size)
-        like = next((x for x in sums if x is not None), None)
-        zero = torch.zeros((), dtype=F32, device=self.device)
+
+        def zeros(rows: int) -> Any:
+            return torch.zeros(rows, *shape[1:], dtype=F32, device=self.device)
 
         def of(r: int) -> Any:
             for node, x in zip(plan.nodes(me), sums):
                 for a, b in plan.moves(r, me, node):
-                    yield zero.expand(*shape[:2], _len(a), shape[3]) if x is None else x[:, :, b]
+                    yield zeros(_len(a)) if x is None else x[b]
 
-        nothing = (like if like is not None else zero.expand(*shape[:2], 0, shape[3]))[:, :, :0]
-        mine = list(of(me))
+        nothing = zeros(0)
         blocks = [[nothing] if r == me else list(of(r)) or [nothing] for r in everybody]
         come = [[a for node in plan.nodes(r) for a, _ in plan.moves(me, r, node)] for r in everybody]
-        shapes = [[] if r == me else [(*shape[:2], _len(a), shape[3]) for a in rows] for r, rows in enumerate(come)]
-        shapes = [x or [(*shape[:2], 0, shape[3])] for x in shapes]
-        wait = self.ranks.all_to_all(blocks, shapes)
+        shapes = [[] if r == me else [(_len(a), *shape[1:]) for a in rows] for r, rows in enumerate(come)]
+        wait = self.ranks.all_to_all(blocks, [x or [nothing.shape] for x in shapes])
 
-        def arrive() -> Any:
+        def whole(moves: Any, left: Any) -> Any:
+            """The sum of a node, with all rows of this rank."""
+            pieces = [(a, next(left)) for a, _ in moves]
+            rows = sum(_len(a) for a, _ in pieces)
+            if len(pieces) == 1 and rows == shape[0]:
+                return pieces[0][1]
+            x = (torch.empty if rows == shape[0] else torch.zeros)(shape, dtype=F32, device=self.device)
+            for a, piece in pieces:
+                x[a] = piece
+            return x
+
+        mine = list(of(me))
+
+        def arrive(*into: Any) -> None:
             found, slots = wait(), []
             for r in everybody:
                 left = iter(mine if r == me else found[r])
                 for node in plan.nodes(r):
-                    x = torch.zeros(shape, dtype=F32, device=self.device)
-                    for a, _ in plan.moves(me, r, node):
-                        x[:, :, a] = next(left)
-                    slots.append(x)
+                    slots.append(whole(plan.moves(me, r, node), left))
                     add_up(slots, plan.home().additions.get(len(slots) - 1, ()))
             (slot,) = plan.home().slots
-            return slots[slot].add_(0.0)  # -0 becomes 0, so that absent terms and terms of 0 have the same bits
+            for x, to in zip(rows_last(slots[slot]).split([x.shape[3] for x in into], 3), into):
+                torch.add(x, 0.0, out=to)  # -0 becomes 0, so that absent terms and terms of 0 have the same bits
 
         return arrive
 
@@ -122,14 +144,15 @@ class Gather(Scheme):
         """dtype: of the gradients, q's by default."""
         self.device, under_way = q.device, []
         dq, dk, dv = (torch.empty_like(x, dtype=t) for x, t in ((q, F32), (k, dtype), (v, dtype)))
-        dims, groups = [k.shape[3], v.shape[3]], head_groups(q.shape[1], k.shape[1], self.head_groups)
+        groups = head_groups(q.shape[1], k.shape[1], self.head_groups)
         for (h, kv), keys in zip(groups, self._coming(k, v, groups)):
-            sums = self._sums(side, h, heads_of(h, dout, dlse, q, out, lse), keys, dq[:, h])
-            shape = (k.shape[0], kv.stop - kv.start, k.shape[2], sum(dims))
+            sums = self._sums(side, h, heads_of(h, dout, dlse, q, out, lse), keys, *heads_of(h, dq))
+            shape = (k.shape[2], k.shape[0], _len(kv), k.shape[3] + v.shape[3])
             under_way.append((kv, self._go_home(sums, shape)))
+        dq = dq.to(dtype or q.dtype)
         for kv, arrive in under_way:
-            dk[:, kv], dv[:, kv] = arrive().split(dims, 3)
-        return dq.to(dtype or q.dtype), dk, dv
+            arrive(dk[:, kv], dv[:, kv])
+        return dq, dk, dv
 
 
 def _len(s: slice) -> int:

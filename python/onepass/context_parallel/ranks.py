@@ -34,31 +34,36 @@ class Ranks:
 
     # ------------------------------------------------------------------------------------------------ exchanges
     def all_to_all(
-        self, blocks: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Any]]
+        self, blocks: Sequence[Sequence[Any]], shapes: Sequence[Sequence[Any]], into: Sequence[Any] | None = None
     ) -> Callable[[], Any]:
-        """Blocks of shapes[r] from each rank r, while blocks[r] go to rank r: a function that waits for them."""
-        sizes = [[math.prod(shape) for shape in x] for x in shapes]
-        counts = [sum(b.numel() for b in x) for x in blocks]
-        like = next(b for x in blocks for b in x) if any(blocks) else None
+        """Blocks of shapes[r] from each rank r, while blocks[r] go to rank r: a function that waits for them.
+
+        A block is a tensor, or a tuple of tensors that lie side by side in the last dimension. into[r]: contiguous
+        memory for what comes from rank r; None is new memory.
+        """
         if self.size == 1:
             return lambda: [list(x) for x in blocks]
-        if like is None:  # nothing to send, but others may send
-            raise AssertionError("blocks of every rank must have an entry, which may be empty")
-        sent, at = like.new_empty(sum(counts)), 0
-        for b in (b for x in blocks for b in x):
-            sent[at : (at := at + b.numel())].view(b.shape).copy_(b)
-        totals = [sum(x) for x in sizes]
-        received = sent.new_empty(sum(totals))
+        totals = [sum(math.prod(shape) for shape in x) for x in shapes]
+        counts = [sum(map(_numbers, x)) for x in blocks]
+        sent = _message(blocks, sum(counts))
+        memory = [sent.new_empty(n) if x is None else x.view(-1) for n, x in zip(totals, into or [None] * self.size)]
         # Groups do not know float8, whose elements are bytes.
-        here, there = (x.view(torch.uint8) if x.element_size() == 1 else x for x in (sent, received))
-        work = dist.all_to_all_single(there, here, totals, counts, group=self.group, async_op=True)
+        here, *there = (x.view(torch.uint8) if x.element_size() == 1 else x for x in (sent, *memory))
+        if sent.is_cuda:
+            work = dist.all_to_all(there, list(here.split(counts)), group=self.group, async_op=True)
+        else:  # gloo has no lists
+            received = here.new_empty(sum(totals))
+            work = dist.all_to_all_single(received, here, totals, counts, group=self.group, async_op=True)
 
         def wait() -> Any:
             self._wait(work, sent)
-            each = received.split(totals)
+            if not sent.is_cuda:
+                for x, y in zip(there, received.split(totals)):
+                    x.copy_(y)
+            sizes = ([math.prod(shape) for shape in x] for x in shapes)
             return [
                 [y.view(shape) for y, shape in zip(x.split(n), of)] if n else []
-                for x, n, of in zip(each, sizes, shapes)
+                for x, n, of in zip(memory, sizes, shapes)
             ]
 
         return wait
@@ -203,6 +208,33 @@ def _disagreement(texts: list[Any], noun: str) -> Exception:
                 got = f"{noun} 0 has {_short(value)}, {noun} {rank} has {_short(facts[name])}"
                 return ValueError(f"{name} must be the same on all {noun}s ({got})")
     return ValueError("all ranks must make the same call")
+
+
+def _numbers(block: Any) -> int:
+    return sum(x.numel() for x in block) if isinstance(block, tuple) else int(block.numel())
+
+
+def _message(blocks: Sequence[Sequence[Any]], numbers: int) -> torch.Tensor:
+    """All blocks in one piece of memory: that of the only block, if it is contiguous."""
+    full = [b for x in blocks for b in x if _numbers(b)]
+    if len(full) == 1 and isinstance(full[0], torch.Tensor) and full[0].is_contiguous():
+        return full[0].view(-1)
+    first = next(b for x in blocks for b in x)  # every rank has an entry, which may be empty
+    message, at = (first[0] if isinstance(first, tuple) else first).new_empty(numbers), 0
+    for b in full:
+        place = message[at : (at := at + _numbers(b))]
+        if isinstance(b, tuple):
+            beside(b, place.view(*b[0].shape[:-1], -1))
+        else:
+            place.view(b.shape).copy_(b)
+    return message
+
+
+def beside(tensors: tuple[torch.Tensor, ...], into: torch.Tensor) -> None:
+    """Tensors side by side in the last dimension of contiguous memory."""
+    if into.element_size() == 1:  # cat does not know float8
+        tensors, into = tuple(x.view(torch.uint8) for x in tensors), into.view(torch.uint8)
+    torch.cat(tensors, -1, out=into)
 
 
 def _short(text: str) -> str:

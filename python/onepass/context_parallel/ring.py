@@ -42,6 +42,32 @@ class States:
         return onepass.merge(*zip(*self.states), out=out)
 
 
+class _Sum:
+    """fp32 sums [batch, heads, rows, dims]. A first term that has all rows is written in place, without zeros."""
+
+    def __init__(self, shape: Any, device: Any) -> None:
+        self.shape, self.device = shape, device
+        self._sum: Any = None
+
+    def fresh(self, rows: Any) -> Any:
+        """Memory for a first term; None if there is a sum already, or the term has not all rows."""
+        if self._sum is not None or tuple(rows) != (0, self.shape[2]):
+            return None
+        self._sum = torch.empty(self.shape, dtype=F32, device=self.device)
+        return self._sum
+
+    def memory(self) -> Any:
+        if self._sum is None:
+            self._sum = torch.zeros(self.shape, dtype=F32, device=self.device)
+        return self._sum
+
+    def add(self, rows: Any, *terms: Any) -> None:
+        """Terms that lie side by side."""
+        (here,) = rows_of(rows, self.memory())
+        for into, x in zip(here.split([x.shape[3] for x in terms], 3), terms):
+            into.add_(x)
+
+
 class Ring(Scheme):
     def __init__(self, ranks: Ranks, plan: Plan, call: Call) -> None:
         self.ranks, self.plan, self.call, self.me = ranks, plan, call, ranks.me
@@ -79,24 +105,27 @@ class Ring(Scheme):
         return out, lse, most, (q, k, v, out, lse)
 
     def backward(self, side: Side, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any) -> Any:
-        dq, dims, wait = torch.zeros_like(q, dtype=F32), (k.shape[3], v.shape[3]), None
-        total = torch.zeros(*k.shape[:3], sum(dims), dtype=F32, device=k.device)
+        dims, wait = [k.shape[3], v.shape[3]], None
+        dq, total = _Sum(q.shape, q.device), _Sum((*k.shape[:3], sum(dims)), k.device)
         for step, (source, parts, k_s, v_s) in enumerate(self._circulate(k, v)):
-            dkv: Any = None
-            if parts:
-                dkv = total if step == 0 else torch.zeros(*k_s.shape[:3], sum(dims), dtype=F32, device=k.device)
+            dkv = total if step == 0 else _Sum((*k.shape[:2], self.plan.layout.count(source), sum(dims)), k.device)
             for part in parts:
                 given = *rows_of(part.rows, dout, dlse, q), *rows_of(part.keys, k_s, v_s), *rows_of(part.rows, out, lse)
-                g = self.call.backward(part, side, _EVERY_HEAD, given, {})
-                dq[:, :, slice(*part.rows)] += g["dq"]
-                for x, name in zip(rows_of(part.keys, *dkv.split(dims, 3)), ("dk", "dv")):
-                    x += g[name]
+                into = {"dq": dq.fresh(part.rows)}
+                if (pair := dkv.fresh(part.keys)) is not None:
+                    into["dk"], into["dv"] = pair.split(dims, 3)
+                into = {name: x for name, x in into.items() if x is not None}
+                g = self.call.backward(part, side, _EVERY_HEAD, given, into)
+                if "dq" not in into:
+                    dq.add(part.rows, g["dq"])
+                if "dk" not in into:
+                    dkv.add(part.keys, g["dk"], g["dv"])
             if step > 0:  # straight home, while the next shard is computed
                 self._arrive(wait, total)
-                wait = self._home(step, source, dkv, total)
+                wait = self._home(step, source, dkv.memory() if parts else None, total.memory())
         self._arrive(wait, total)
-        dk, dv = total.split(dims, 3)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        dk, dv = total.memory().split(dims, 3)
+        return dq.memory().to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
     def _home(self, step: int, source: int, dkv: Any, total: Any) -> Any:
         """Gradients of the shard of source on their way, and those of this rank's shard."""
@@ -105,6 +134,6 @@ class Ring(Scheme):
         block = total[:, :, :0, :1] if dkv is None else dkv
         return self.ranks.send(block, None if dkv is None else source, comes, total.shape)
 
-    def _arrive(self, wait: Any, total: Any) -> None:
+    def _arrive(self, wait: Any, total: _Sum) -> None:
         if wait is not None and (x := wait()) is not None:
-            total.add_(x)
+            total.memory().add_(x)
