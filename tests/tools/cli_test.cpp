@@ -1,4 +1,6 @@
 // The commands beside `run` on valid input.
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "cuda/driver/api.hpp"
@@ -28,6 +30,12 @@ TEST(Cli, Info) {
     EXPECT_TRUE(r.out.find(name) != std::string::npos && name != "none") << call;
     EXPECT_EQ(call["call"] == "gradients", name.find("backward") != std::string::npos) << call;
     EXPECT_EQ(call["call"] == "a serving step", name.find("mixed") != std::string::npos) << call;
+  }
+  const std::vector<std::string> simd = j["simd"];
+  for (const json& row : j["implementations"]) {
+    if (row["name"] == "cpu.flash.avx2") {
+      EXPECT_EQ(row["usable"], std::ranges::count(simd, "AVX2") == 1) << j["simd"];
+    }
   }
   EXPECT_GE(j["threads"], 1);
   EXPECT_EQ(j["implementations"].back()["name"], "reference");

@@ -13,6 +13,7 @@
 
 #include "base/cpu_info.hpp"
 #include "base/text.hpp"
+#include "cpu/common/place.hpp"
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/host/kernels.hpp"
 #include "onepass/executor.hpp"
@@ -125,7 +126,7 @@ nlohmann::ordered_json as_json() {
                            {"cpu", cpu_name()},
                            {"cpus", usable_cpus()},
                            {"threads", default_executor().workers()},
-                           {"simd", simd_targets()}};
+                           {"simd", cpu::target_names()}};
   for (const Feature& f : features()) j["features"][f.name] = f.present;
   j["caches"] = nlohmann::ordered_json::array();
   for (const Cache& c : caches())
@@ -171,7 +172,7 @@ void print() {
   line("version", std::string(version()));
   line("cpu", cpu_name());
   line("threads", fmt::format("{} (of {} CPUs this process may use)", default_executor().workers(), usable_cpus()));
-  line("simd", list(simd_targets()));
+  line("simd", list(cpu::target_names()));
   line("present", list(present));
   line("absent", list(absent));
   line("caches", cache_texts.empty() ? "unknown" : list(cache_texts));

@@ -6,7 +6,6 @@
 #include <set>
 #include <sstream>
 
-#include <hwy/highway.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -49,15 +48,6 @@ int usable_cpus() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
-}
-
-std::vector<std::string> simd_targets() {
-  std::vector<std::string> names;  // lower bits are better targets
-  for (std::uint64_t rest = static_cast<std::uint64_t>(hwy::SupportedTargets()); rest != 0; rest &= rest - 1) {
-    const std::string name = hwy::TargetName(static_cast<std::int64_t>(rest & -rest));
-    if (name != "EMU128" && name != "SCALAR") names.push_back(name);
-  }
-  return names;
 }
 
 std::vector<Feature> features() {

@@ -17,9 +17,8 @@ struct Feature {
   bool present = false;
 };
 
-int usable_cpus();                        // that this process may run on
-std::vector<std::string> simd_targets();  // Highway's names, best first
-std::vector<Feature> features();          // beyond Highway's targets
-std::vector<Cache> caches();              // of the first CPU; empty where the system does not say
+int usable_cpus();                // that this process may run on
+std::vector<Feature> features();  // beyond Highway's targets
+std::vector<Cache> caches();      // of the first CPU; empty where the system does not say
 
 }  // namespace onepass::cli

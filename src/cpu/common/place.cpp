@@ -9,6 +9,13 @@
 
 namespace onepass::cpu {
 
+std::vector<std::string> target_names() {
+  std::vector<std::string> names;
+  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON})
+    if (has_target(target)) names.emplace_back(hwy::TargetName(target));
+  return names;
+}
+
 std::string why_elsewhere(const Problem& problem, std::int64_t target) {
   if (problem.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
   if (target != 0 && !has_target(target)) return text("this CPU has no ", hwy::TargetName(target));

@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "problem/implementation.hpp"
 
 namespace onepass::cpu {
+
+// Highway's names of the targets that kernels are compiled for and this CPU has, best first.
+std::vector<std::string> target_names();
 
 // Why kernels compiled for a Highway target (0: for none in particular) cannot take the problem; empty if they can.
 std::string why_elsewhere(const Problem& problem, std::int64_t target = 0);
