@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/overlap.hpp"
 #include "base/text.hpp"
 #include "distributed/attention/agree.hpp"
 #include "distributed/attention/exchange.hpp"
@@ -114,9 +113,7 @@ void check(const Transport& transport, const AttentionTensors& t, const ConstTen
   }
   if (t.row_max.given()) {  // merge() checks the others
     want(t.row_max.device == t.q.device, ErrorCode::bad_device, "row_max must be where q is");
-    for (const auto& [name, x] : {std::pair{"out", &t.out}, {"lse", &t.lse}})
-      want(!x->given() || !share_memory(t.row_max, *x), ErrorCode::bad_value, "row_max must not share memory with ",
-           name);
+    plan::check_maxima_apart(t.row_max, t.out, t.lse);
   }
   want(!t.out.given() || t.out.dtype == t.q.dtype || t.out.dtype == DType::f32, ErrorCode::bad_dtype, "out must be ",
        name_of(t.q.dtype), " or fp32 (got ", name_of(t.out.dtype), ")");

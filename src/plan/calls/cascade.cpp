@@ -64,9 +64,7 @@ class Cascade {
     std::size_t most = 0;
     for (const Level& level : levels_) most = std::max(most, planned(level.call, workers, level.implementation));
     most = std::max(most, planned(merge_, workers, {}));
-    for (const auto& [name, other] : {std::pair{"out", &merge_.tensors.out}, {"lse", &merge_.tensors.lse}})
-      want(!row_max_.given() || !other->given() || !share_memory(row_max_, *other), ErrorCode::bad_value,
-           "row_max must not share memory with ", name);
+    plan::check_maxima_apart(row_max_, merge_.tensors.out, merge_.tensors.lse);
     return partial_bytes_ + most;
   }
   void run(const Launch& launch, std::span<std::byte> workspace) {

@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 #include "algebra/scalar.hpp"
+#include "base/overlap.hpp"
 #include "base/parallel.hpp"
+#include "base/text.hpp"
 #include "cuda/rows/host.hpp"
 
 namespace onepass::plan {
@@ -99,5 +102,11 @@ void fill(const Tensor& t, float value, const Launch& launch) {
     cuda::fill(cuda::device_facts(t.device.index), t.data, value, count, static_cast<cuda::Stream>(launch.stream));
 }
 void fill_empty(const Tensor& t, const Launch& launch) { fill(t, Arith<float>::neg_inf(), launch); }
+
+void check_maxima_apart(const ConstTensor& row_max, const ConstTensor& out, const ConstTensor& lse) {
+  for (const auto& [name, x] : {std::pair{"out", &out}, {"lse", &lse}})
+    want(!row_max.given() || !x->given() || !share_memory(row_max, *x), ErrorCode::bad_value,
+         "row_max must not share memory with ", name);
+}
 
 }  // namespace onepass::plan

@@ -15,6 +15,10 @@ void take_larger(const ConstTensor& from, const Tensor& to, const Launch& launch
 void fill(const Tensor& t, float value, const Launch& launch);
 void fill_empty(const Tensor& t, const Launch& launch);
 
+// The row maxima of merged parts share no memory with the results of the merge, which does not know them. Each may not
+// be given. Throws Error.
+void check_maxima_apart(const ConstTensor& row_max, const ConstTensor& out, const ConstTensor& lse);
+
 // A tensor [batch, heads, rows] with a column, and without it.
 template <class AnyTensor>
 AnyTensor as_column(AnyTensor t) {

@@ -161,6 +161,9 @@ bool decoding_differs() {
   expect(who + "newest must be int32 of shape [3] (got int32 of shape [2])", 2,
          [](auto&, auto& newest, auto&) { newest.shape[0] = 2; });
   expect(who + "seqused_k must be given", 1, [](auto& t, auto&, auto&) { t.seqused_k = {}; });
+  expect(who + "row_max must not share memory with out", 1, [](auto& t, auto&, auto&) {
+    t.row_max = Tensor(t.out.data, DType::f32, {t.out.shape[0], t.out.shape[1], t.out.shape[2]});
+  });
   expect(who + "context_parallel_decode does not support a band", 1,
          [](auto&, auto&, auto& options) { options.band.causal = true; });
   expect("options must be the same on all ranks (rank 0 has scale default, softcap 0, rank " + std::to_string(last) +
