@@ -170,7 +170,7 @@ void decode(Transport& transport, const AttentionTensors& t, const ConstTensor& 
     const Tensor into = as_column(t.row_max);
     r == 0 ? copy(of_rank[2], into, launch) : take_larger(of_rank[2], into, launch);
   }
-  merge(outs, lses, t.out, t.lse, launch);
+  onepass::merge(outs, lses, t.out, t.lse, launch);  // unqualified, vectors would find std::merge
 }
 
 }  // namespace
