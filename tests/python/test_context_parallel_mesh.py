@@ -9,24 +9,17 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 import context_parallel_cases as cases  # noqa: E402
 import context_parallel_meshes as meshes  # noqa: E402
 from rank_processes import spawned  # noqa: E402
-from test_context_parallel import rms  # noqa: E402
+from test_context_parallel import beyond_one_device  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", meshes.WITHIN)
 def test_every_feature_is_as_exact_as_on_one_device(ranks, tmp_path):
-    """By the rule of test_context_parallel.py."""
     found, wrong = spawned(meshes.compared, ranks, tmp_path), []
     assert set(found) == set(meshes.calls(ranks))
     for name, (_, tensors, given, options) in meshes.calls(ranks).items():
         call = *tensors, cases.of_rows(tensors[0], given)
         one, exact, mine = cases.one_device(*call, **options), cases.textbook(*call, **options), found[name]
-        assert mine.keys() == exact.keys()
-        for key, x in mine.items():
-            narrow = one["out"].dtype != torch.float32
-            size = torch.nan_to_num(exact[key], neginf=0.0).square().mean().sqrt().item() if x.numel() else 0.0
-            bound = max((1.05 if narrow else 2.0) * rms(one[key], exact[key]), 4e-7 * size)
-            if not rms(x, exact[key]) <= bound:
-                wrong.append(f"{name} {key}: {rms(x, exact[key]):.2e} of at most {bound:.2e}")
+        wrong += beyond_one_device(name, mine, one, exact)
     assert not wrong, "\n".join(wrong)
 
 

@@ -16,6 +16,7 @@ from conftest import check
 import reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = "tools/onepass/onepass", "demo/naive"
 BUILD = pathlib.Path(os.environ.get("ONEPASS_BUILD", ROOT / "build" / "release"))
 sys.path.insert(0, str(ROOT / "demo"))
 import make_fixture  # noqa: E402
@@ -78,8 +79,8 @@ def test_the_verdict_accepts_right_and_rejects_wrong(fixture, oracle):
 
 
 def test_the_demo_runs(tmp_path):
-    if not (BUILD / "tools" / "onepass" / "onepass").exists():
-        pytest.skip("the command line tool is not built")
+    if not all((BUILD / name).exists() for name in PROGRAMS):
+        pytest.skip("the command line tool or the demo's own program is not built")
     png = tmp_path / "attention.png"
     demo = [
         sys.executable,
@@ -115,7 +116,7 @@ def test_the_demo_runs(tmp_path):
     ],
 )
 def test_the_demo_says_what_is_wrong(tmp_path, flags, sentence):
-    for name in ("tools/onepass/onepass", "demo/naive"):
+    for name in PROGRAMS:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     demo = [sys.executable, str(ROOT / "demo" / "run.py"), "--build", str(tmp_path), *flags]
