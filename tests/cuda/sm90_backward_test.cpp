@@ -26,6 +26,7 @@ TEST_P(Sm90Backward, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, shape, config, mods)), gate), "");
   cuda::expect_code(cuda::backward_programs(features, shape, sm90::kSumTile, "sm_90", mods));
   config.guarded = true;  // as with more work
+  config.zeroes = sm90::may_zero(p, features, config);
   const sm90::BackwardConfig careful = sm90::careful_of(config);
   EXPECT_LE(sm90::layout_of(features, careful).total, 232448);
   const BackwardShape guarded = sm90::shape_of(p, config);

@@ -37,6 +37,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     const BackwardFeatures f = cuda::backward_features_of(p);
     sm90::BackwardConfig c = sm90::select_config(p, f).value();
     c.guarded = c.careful = name.starts_with("careful_");
+    c.zeroes = sm90::may_zero(p, f, c);
     return sm90::program_of(f, sm90::shape_of(p, c), c, cuda::mods_source(p, 1));
   }
   if (family == "sm80b") {

@@ -51,6 +51,7 @@ TEST_P(EmulatedHopperBackward, IsTheLibrarys) {
   EXPECT_TRUE(features() == cuda::backward_features_of(p));
   sm90::BackwardConfig chosen = sm90::select_config(p, features()).value();
   chosen.guarded = chosen.careful = config().careful;  // as with more work, in a call that needs care
+  chosen.zeroes = sm90::may_zero(p, features(), chosen);
   EXPECT_TRUE(config() == chosen) << "the library takes another config by now";
   EXPECT_TRUE(shape() == sm90::shape_of(p, chosen));
   EXPECT_EQ(GetParam()->shared_bytes, sm90::layout_of(features(), chosen).total);

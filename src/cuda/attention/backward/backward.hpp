@@ -24,7 +24,7 @@ struct BackwardShape {
   int block_q, block_k;  // query rows and keys
   int key_warps;         // that hold sixteen of a block's keys: each has part of a slope's sum
   int sum_columns;       // of dQ's fp32 sums: dim_qk padded to a multiple of 4
-  bool zero_sums;        // by the pre kernel
+  bool zero_sums;        // by the pre kernel; else by the family's own
   bool mask_fragments;   // the packed mask in their order, too
   bool careful;          // the pre kernel says whether the call needs care (careful.cuh)
   int mark_blocks;       // CTAs that keep marks in the workspace
@@ -34,6 +34,7 @@ struct BackwardShape {
   ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, careful,
                  mark_blocks, read_bytes, write_bytes, row_bytes)
 };
+constexpr int kZeroWords = 1 + 32;               // BackwardParams::zeros
 constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a CTA: a bit for each sum of a lane
 constexpr int kRepairBytes = 128 + 35 * 128;     // of shared memory, in the post kernel: RepairTeam
 // What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.
@@ -77,8 +78,11 @@ struct BackwardParams : ForwardParams {
   float* slope_parts;      // [head][k block][key_warps]
   unsigned* marks;         // [CTA][kMarkWords][kMarkLanes]; shape.mark_blocks
   CallNotes* notes;
-  unsigned long long call;       // its number, which no other call of the process has: the notes need no zeroing
-  unsigned* order;               // [head][q block]: how many key blocks have added to its sums; deterministic only
+  unsigned long long call;  // its number, which no other call of the process has: the notes need no zeroing
+  unsigned* order;          // [head][q block]: how many key blocks have added to its sums; deterministic only
+  unsigned* zeros;  // !shape.zero_sums: how many blocks of rows are taken, to fill their sums with zeros; then how many
+                    // of each group of blocks are filled
+  int zero_shift;   // log2 of the blocks of a group, of which there are at most 32
   MaskFragments mask_fragments;  // with shape.mask_fragments
   unsigned* broken_keys;  // a word for all keys, then [head of K and V][k block][block_k / 16], as mark_keys says
   int heads_kv;           // more than 0 where heads is 0, too: dK and dV are zeros then

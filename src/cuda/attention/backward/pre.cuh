@@ -72,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
     for (i32 i = 4 * thread; i < kBlockQ * backward_shape.sum_columns; i += 4 * kPreThreads)
       store_global(sums + i, {0u, 0u, 0u, 0u});
   }
+  if (!backward_shape.zero_sums && blockIdx.x == 0 && thread < kZeroWords) p.zeros[thread] = 0;
   if (backward_features.deterministic && thread == 0) p.order[place] = 0;
 #pragma unroll 2
   for (i32 first = 0; first < kBlockQ; first += kPreThreads / L::kLanes) {

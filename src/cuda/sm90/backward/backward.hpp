@@ -14,6 +14,8 @@ Selected<BackwardConfig> select_config(const Problem& problem, const BackwardFea
 Selected<BackwardConfig> config_on(const cuda::DeviceFacts& device, const Problem& problem,
                                    const BackwardFeatures& features);
 BackwardShape shape_of(const Problem& problem, const BackwardConfig& config);
+// True if a call of some length has its sums of dQ filled with zeros by this kernel, not by the pre kernel.
+bool may_zero(const Problem& problem, const BackwardFeatures& features, const BackwardConfig& config);
 // Where config.guarded: that of the other kernel, for values that are not finite.
 BackwardConfig careful_of(BackwardConfig config);
 // The kernel's tensor maps in its parameters' order but for their addresses. Those that it does not read are copies of

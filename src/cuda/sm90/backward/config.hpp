@@ -16,12 +16,13 @@ struct BackwardConfig {
   bool ahead;        // split: the first product of a block is done a block ahead
   int held;          // split: sixteens of columns of K and V that stay in registers, for the first products
   bool paired;       // split: a cluster of two CTAs, with 64 keys each, adds dQ of both up
+  bool zeroes;       // joint: dQ's sums, under the first products (zeros.cuh)
   bool guarded;      // one of two kernels: the pre kernel says which computes the call (attention/backward/careful.cuh)
   bool careful;      // guarded: the one for values that are not finite
   ONEPASS_HD constexpr int block_k() const { return split ? 64 : 128; }         // keys of a CTA
   ONEPASS_HD constexpr int tile_k() const { return paired ? 128 : block_k(); }  // of a tile
-  ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired, guarded,
-                 careful)
+  ONEPASS_FIELDS(BackwardConfig, split, block_q, bias_tiles, dbias_tiles, dbias_adds, ahead, held, paired, zeroes,
+                 guarded, careful)
 };
 
 constexpr int kHelperRegisters = 24, kConsumerRegisters = 240;  // of a thread: 64 K for 128 and 256

@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/sm90/backward/consumer/order.cuh"
 #include "cuda/sm90/backward/producer.cuh"
+#include "cuda/sm90/backward/zeros.cuh"
 
 namespace onepass::sm90 {
 
@@ -14,6 +15,7 @@ struct Reducer {
   const BackwardParams& p;
   const bool issuer = elect_one();
   Pipeline<kLayout.dq> stage = memory.dq(group);
+  ZerosSeen zeros{};
 
   template <class Issue>
   DEV void pass_on(const Issue& issue) {
@@ -29,6 +31,7 @@ struct Reducer {
   template <class Place>
   DEV void add_dq(const Place& place) {
     pass_on([&] {  // where dq is not asked for there are no sums
+      if constexpr (config.zeroes) zeros.wait(p, place());
       if constexpr (backward_features.dq)
         bulk_add(dq_sums_of(p, place()) + group * (kDqBytes<0> / 4), stage.stage(),
                  group == 0 ? kDqBytes<0> : kDqBytes<1>);
@@ -53,6 +56,7 @@ struct Reducer {
 
 // dbias, which is ready as soon as dS is, comes before dQ of the block before it.
 DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const BackwardParams& p) {
+  fill_until(p, [&] { return memory.dq(group).try_wait(); }, [] {});
   Reducer to{memory, group, maps, p};
   i32 before = -1;
   each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile& tile, const auto& slot, BlockWalk at) {

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/sm90/backward/consumer/pair.cuh"
 #include "cuda/sm90/backward/epilogue.cuh"
+#include "cuda/sm90/backward/zeros.cuh"
 
 namespace onepass::sm90 {
 
@@ -94,9 +95,14 @@ DEV auto tiles_of(const BackwardParams& p, const Memory& memory) {
 DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
   auto scheduler = tiles_of(p, memory);
   for (u32 tiles = 0;;) {
-    if (tiles != 0) memory.schedule().at(tiles - 1).wait_released();
+    if (tiles != 0) {
+      const Pipeline<kLayout.schedule> before = memory.schedule().at(tiles - 1);
+      fill_until(p, [&] { return before.try_wait_released(); }, [&] { before.wait_released(); });
+    }
+    const Pipeline<kLayout.k> k = memory.k().at(tiles);
+    fill_until(p, [&] { return k.try_acquire(); }, [] {});  // here no tile takes registers
     const KeyTile x = scheduler.next();
-    memory.k().at(tiles).acquire();
+    k.acquire();
     const Pipeline<kLayout.schedule> to = memory.schedule().at(tiles);
     if (opaque_thread() % 32 == 0) store_tile(to.stage(), x);
     __syncwarp();
@@ -113,6 +119,7 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
     if (opaque_thread() % 32 == 0) mbar_arrive(to.full());
     if (!x.exists()) break;
   }
+  fill_until(p, [] { return false; }, [] {});
   scheduler.reset();
 }
 
