@@ -52,14 +52,10 @@ DEV bool bar_any(u32 id, u32 threads, bool own) {
 DEV void bar_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // Counters in global memory, between CTAs: what was written before add_release is seen behind the wait.
-DEV bool has_count(const u32* at, u32 least) {
-  u32 x;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-  return x >= least;
-}
 DEV void wait_for_count(const u32* at, u32 least) {
-  while (!has_count(at, least)) {
-  }
+  u32 x;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  while (x < least);
 }
 DEV void add_release(u32* to, u32 by) {
   asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(by) : "memory");

@@ -56,7 +56,7 @@ struct Reducer {
 
 // dbias, which is ready as soon as dS is, comes before dQ of the block before it.
 DEV void reduce(const SharedMemory& memory, u32 group, const Maps& maps, const BackwardParams& p) {
-  fill_until(p, [&] { return memory.dq(group).try_wait(); }, [] {});
+  fill_until(p, [&] { return memory.dq(group).try_wait(); });
   Reducer to{memory, group, maps, p};
   i32 before = -1;
   each_key_tile(memory, p, [&](Pipeline<kLayout.k>& k, const KeyTile& tile, const auto& slot, BlockWalk at) {

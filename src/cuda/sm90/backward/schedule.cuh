@@ -97,10 +97,11 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
   for (u32 tiles = 0;;) {
     if (tiles != 0) {
       const Pipeline<kLayout.schedule> before = memory.schedule().at(tiles - 1);
-      fill_until(p, [&] { return before.try_wait_released(); }, [&] { before.wait_released(); });
+      fill_until(p, [&] { return before.try_wait_released(); });
+      before.wait_released();
     }
     const Pipeline<kLayout.k> k = memory.k().at(tiles);
-    fill_until(p, [&] { return k.try_acquire(); }, [] {});  // here no tile takes registers
+    fill_until(p, [&] { return k.try_acquire(); });  // here no tile takes registers
     const KeyTile x = scheduler.next();
     k.acquire();
     const Pipeline<kLayout.schedule> to = memory.schedule().at(tiles);
@@ -119,7 +120,7 @@ DEV void schedule(const SharedMemory& memory, const BackwardParams& p) {
     if (opaque_thread() % 32 == 0) mbar_arrive(to.full());
     if (!x.exists()) break;
   }
-  fill_until(p, [] { return false; }, [] {});
+  fill_until(p, [] { return false; });
   scheduler.reset();
 }
 

@@ -2,7 +2,6 @@
 // products: 134 MB for 16k tokens of 16 heads of 128. The reducers do so until there is something to add, the warps
 // that draw tiles whenever they would wait.
 #pragma once
-#include "cuda/device/order.cuh"
 #include "cuda/device/pipeline.cuh"
 
 #include "cuda/sm90/backward/tile.cuh"
@@ -24,13 +23,12 @@ DEV bool fill_next(const BackwardParams& p) {
   return true;
 }
 
-// Until `done` is true, zeros, and then a wait for it. So a warp waits only when all blocks are taken, and a wait for
-// zeros is one for a warp at work.
-template <class Done, class Wait>
-DEV void fill_until(const BackwardParams& p, const Done& done, const Wait& wait) {
+// Until `done` is true or all blocks are taken. In front of each wait of these warps, so that a wait for zeros is one
+// for a warp at work.
+template <class Done>
+DEV void fill_until(const BackwardParams& p, const Done& done) {
   while (config.zeroes && !warp_any(done()) && fill_next(p)) {
   }
-  wait();
 }
 
 // The groups of blocks whose zeros a thread has seen.

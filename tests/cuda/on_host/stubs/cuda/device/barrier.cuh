@@ -50,9 +50,8 @@ DEV bool bar_any(u32 id, u32 threads, bool own) {
   return b.any[turn % 2];
 }
 
-DEV bool has_count(const u32* at, u32 least) { return *static_cast<const volatile u32*>(at) >= least; }
 DEV void wait_for_count(const u32* at, u32 least) {
-  warps::wait_until([=] { return has_count(at, least); });
+  warps::wait_until([=] { return *static_cast<const volatile u32*>(at) >= least; });
 }
 DEV void add_release(u32* to, u32 by) {
   ++warps::steps;
