@@ -46,7 +46,8 @@ def with_cache(
 ) -> Any:
     """out of ``[batch, seq, heads, dim]`` or of packed queries ``[total, heads, dim]``; with return_lse (out, lse)."""
     _consistent(k, v, rotary, place)
-    if rotary.cos is not None and q.dtype == torch.float8_e4m3fn:
+    turns, is_fp8 = rotary.cos is not None, q.dtype == torch.float8_e4m3fn
+    if turns and is_fp8:
         rotary = rotary._replace(cos=rotary.cos.to(torch.bfloat16), sin=rotary.sin.to(torch.bfloat16))
     packed = place.cu_seqlens_q is not None
     batch = len(place.cu_seqlens_q) - 1 if packed else len(q)
@@ -70,7 +71,6 @@ def with_cache(
     if k is not None:
         in_order = words["mask"] is not None or words["window"] != (-1, -1)
         alike = place.cu_seqlens_q is place.cu_seqlens_new if packed else k.dim() == 4 and new == q.shape[2]
-        turns, is_fp8 = rotary.cos is not None, q.dtype == torch.float8_e4m3fn
         fused = turns and in_order and alike and rotary.positions is None and not is_fp8
         if turns and not fused:
             turned = _rotated(q.to(torch.bfloat16) if is_fp8 else q, rotary, used, place.cu_seqlens_q, in_order)
