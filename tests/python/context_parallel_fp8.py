@@ -6,14 +6,7 @@ import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
 from rank_processes import sentence
-
-LENGTH, HEADS, HEADS_KV = 90, 6, 3
-DOCUMENTS = (0, 1, 17, 17, 60, LENGTH)
-MASKS = {
-    "full": {},
-    "window": {"causal": True, "window": (20, 0)},
-    "documents": {"causal": True, "documents": DOCUMENTS},
-}
+from ranks_fp8 import HEADS, HEADS_KV, LENGTH, MASKS
 
 
 def inputs():

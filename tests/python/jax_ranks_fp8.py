@@ -13,14 +13,7 @@ import jax_ranks_cases as cases
 import numpy as np
 import onepass.jax
 from onepass.jax import Layout
-
-LENGTH, HEADS, HEADS_KV = 90, 6, 3
-DOCUMENTS = (0, 1, 17, 17, 60, LENGTH)
-MASKS = {
-    "full": {},
-    "window": {"causal": True, "window": (20, 0)},
-    "documents": {"causal": True, "documents": DOCUMENTS},
-}
+from ranks_fp8 import HEADS, HEADS_KV, LENGTH, MASKS
 
 
 def inputs(batch=1):
