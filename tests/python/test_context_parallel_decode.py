@@ -7,12 +7,9 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
     pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
 
 import context_parallel_caches as caches  # noqa: E402
+from context_parallel_errors import rms  # noqa: E402
 from onepass.context_parallel import decode  # noqa: E402
 from rank_processes import spawned  # noqa: E402
-
-
-def rms(x, exact):
-    return (x.double() - exact).square().mean().sqrt().item()
 
 
 @pytest.mark.parametrize("ranks", (1, 2, 3, 8))

@@ -8,8 +8,8 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 
 import context_parallel_cases as cases  # noqa: E402
 import context_parallel_meshes as meshes  # noqa: E402
+from context_parallel_errors import beyond_one_device  # noqa: E402
 from rank_processes import spawned  # noqa: E402
-from test_context_parallel import beyond_one_device  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", meshes.WITHIN)
