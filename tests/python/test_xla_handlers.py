@@ -46,16 +46,11 @@ INVALID_ARGUMENT, UNIMPLEMENTED = 3, 12
 SCALAR, STRING = 3, 4
 TYPES = {"bool": 1, "int32": 4, "float16": 10, "float32": 11, "bfloat16": 16, "float8_e4m3fn": 20}
 
-OPTIONS = {
-    **dict.fromkeys(("causal", "deterministic", "batch_invariant", "tokens_first"), False),
-    **dict.fromkeys(("align", "align_offset", "seed", "max_seqlen_q", "max_seqlen_k", "threads", "accumulation"), 0),
-    **dict.fromkeys(("mask_tile_q", "mask_tile_k"), 0),
-    **dict.fromkeys(("left", "right"), -1),
-    **dict.fromkeys(("softcap", "dropout_p"), 0.0),
-    **dict.fromkeys(("score_mod", "mask_mod", "implementation"), ""),
-    "dropout_start": "0:0:0:0",
-    **dict.fromkeys(("scale", "unified_max"), math.nan),
-}
+KINDS = {"switch": False, "integer": 0, "bits": 0, "choice": 0, "number": 0.0, "optional number": math.nan, "text": ""}
+KINDS["numbers"] = "0:0:0:0"
+OPTIONS = {name: KINDS[kind] for name, kind, *_ in _onepass.attention_options() if kind != "band"}
+OPTIONS |= {"causal": False, "align": 0, "align_offset": 0, "left": -1, "right": -1}
+OPTIONS |= {"tokens_first": False, "implementation": "", "threads": 0}
 
 
 class Xla:
