@@ -6,33 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _jax_call, _jax_run, _options, _unknown, _values
+from . import _append, _jax_call, _jax_run, _keywords, _options, _values
 
 _CACHES = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 
 
-def append_kv(
-    k_new: Any,
-    v_new: Any,
-    k_cache: Any,
-    v_cache: Any,
-    *,
-    cache_seqlens: Any = None,
-    slot_mapping: Any = None,
-    positions: Any = None,
-    page_table: Any = None,
-    cu_seqlens_q: Any = None,
-    cos: Any = None,
-    sin: Any = None,
-    cos_sin_cache: Any = None,
-    interleaved: bool = False,
-    k_descale: Any = None,
-    v_descale: Any = None,
-    q: Any = None,
-    layout: str = "bhsd",
-    threads: int | None = None,
-    **unknown: Any,
-) -> Any:
+@_keywords.shared("onepass.jax.append_kv", without=("q_out",), of=_append.append_kv)
+def append_kv(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, **options: Any) -> Any:
     """``onepass.append_kv`` of JAX arrays, traced or not: gives the caches with the new keys and values in them.
 
     Arrays of JAX are never written to. Where the caches are donated to jit (``donate_argnums``), or carried through a
@@ -53,35 +33,31 @@ def append_kv(
       ValueError, TypeError: for an option that does not fit, while tracing; where it runs, XLA raises the sentences of
       ``onepass.append_kv``. On CUDA, where only the device knows, a token that is out of range is left out.
     """
-    if unknown:
-        _unknown.refuse("onepass.jax.append_kv", unknown, _options.keywords(append_kv))
-    tokens_first = _options.tokens_first(layout)
-    threads = _values.threads_of(threads)
     needed = {"k_new": k_new, "v_new": v_new, "k_cache": k_cache, "v_cache": v_cache}
+    given = _keywords.given(append_kv, options, **needed)
+    tokens_first = _options.tokens_first(given["layout"])
+    threads = _values.threads_of(given["threads"])
     for name, x in needed.items():
         if x is None:
             raise TypeError(f"{name} must be an array (got None)")
-    if cache_seqlens is None and slot_mapping is None:
+    if given["cache_seqlens"] is None and given["slot_mapping"] is None:
         raise TypeError("cache_seqlens or slot_mapping must be an array (got None)")
     caches = [jnp.asarray(x) for x in (k_cache, v_cache)]
     for name, x in zip(("k_cache", "v_cache"), caches):
         if x.dtype.name not in _CACHES:
             raise TypeError(f"{name} must be {', '.join(_CACHES[:-1])} or {_CACHES[-1]} (got {x.dtype.name})")
     arrays = {"k_new": jnp.asarray(k_new), "v_new": jnp.asarray(v_new)}
-    indices = {"cache_seqlens": cache_seqlens, "page_table": page_table, "cu_seqlens_q": cu_seqlens_q}
-    for name, x in (indices | {"slot_mapping": slot_mapping, "positions": positions}).items():
-        if x is not None:
-            arrays[name] = _jax_call.converted(name, x, "int32")
-    for name, x in (("k_descale", k_descale), ("v_descale", v_descale)):
-        if x is not None:
-            arrays[name] = _jax_call.converted(name, x, "float32")
-    for name, x in (("cos", cos), ("sin", sin), ("cos_sin_cache", cos_sin_cache)):
-        if x is not None:
-            x = jnp.asarray(x)
+    dtypes = dict.fromkeys(("cache_seqlens", "page_table", "cu_seqlens_q", "slot_mapping", "positions"), "int32")
+    for name, dtype in (dtypes | dict.fromkeys(("k_descale", "v_descale"), "float32")).items():
+        if given[name] is not None:
+            arrays[name] = _jax_call.converted(name, given[name], dtype)
+    for name in ("cos", "sin", "cos_sin_cache"):
+        if given[name] is not None:
+            x = jnp.asarray(given[name])
             arrays[name] = x if x.dtype == arrays["k_new"].dtype else _jax_call.converted(name, x, "float32")
-    if q is not None:
-        arrays["q"] = jnp.asarray(q)
-    results = {"k": caches[0], "v": caches[1]} | ({} if q is None else {"q_out": arrays["q"]})
+    if given["q"] is not None:
+        arrays["q"] = jnp.asarray(given["q"])
+    results = {"k": caches[0], "v": caches[1]} | ({"q_out": arrays["q"]} if "q" in arrays else {})
     call = jax.ffi.ffi_call(
         "onepass_append_kv",
         [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results.values()],
@@ -92,12 +68,12 @@ def append_kv(
         "operands": " ".join(("before", "before", *arrays)),
         "results": " ".join(results),
         "tokens_first": np.bool_(tokens_first),
-        "interleaved": np.bool_(interleaved),
+        "interleaved": np.bool_(given["interleaved"]),
         "threads": np.int64(threads),
     }
     none = "onepass.jax.append_kv does not support gradients; pass its arrays through jax.lax.stop_gradient"
     made = _jax_run.undifferentiable(lambda *x: call(*x, **attributes), none)(*caches, *arrays.values())
-    if q is not None and cu_seqlens_q is not None:  # tokens behind the last sequence are not computed
+    if "q" in arrays and "cu_seqlens_q" in arrays:  # tokens behind the last sequence are not computed
         inside = jnp.arange(arrays["q"].shape[0]) < arrays["cu_seqlens_q"][-1]
         made[2] = jnp.where(inside[:, None, None], made[2], 0)
     return tuple(made)

@@ -18,17 +18,15 @@ OF_DERIVATIVES = _EVERYWHERE | _INPUTS | {x for name, kind in _OPTIONS for x in 
 
 
 def shared(
-    called: str, take: Iterable[str] | None = None, without: Iterable[str] = (), **more: Any
+    called: str, take: Iterable[str] | None = None, without: Iterable[str] = (), of: Any = attention, **more: Any
 ) -> Callable[[_Function], _Function]:
-    """Gives a function of ``**options`` the keywords of attention, and `more` with their defaults.
+    """Gives a function of ``**options`` the keywords of another, and `more` with their defaults.
 
-    Its signature and help list them. take: which of attention's, None for all; without: which not; called: the
+    Its signature and help list them. take: which of the other's, None for all; without: which not; called: the
     function's name in error messages.
     """
     theirs = {
-        name: x
-        for name, x in _options.keywords(attention).items()
-        if (take is None or name in take) and name not in without
+        name: x for name, x in _options.keywords(of).items() if (take is None or name in take) and name not in without
     }
 
     def give(function: _Function) -> _Function:

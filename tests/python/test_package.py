@@ -36,12 +36,13 @@ def keywords(function, known):
 
 
 def of_code(function):
-    """The keywords of a function; _keywords.shared adds those of onepass.attention."""
+    """The keywords of a function; _keywords.shared adds those of onepass.attention, or of another."""
     found = {x.arg for x in function.args.kwonlyargs}
     for decorator in function.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "_keywords.shared":
-            more = {x.arg: ast.literal_eval(x.value) for x in decorator.keywords}
-            found |= onepass.attention.__kwdefaults__.keys() - set(more.pop("without", ())) | more.keys()
+            more = {x.arg: ast.unparse(x.value) for x in decorator.keywords}
+            theirs = getattr(onepass, more.pop("of", "attention").rpartition(".")[2]).__kwdefaults__
+            found |= theirs.keys() - set(ast.literal_eval(more.pop("without", "()"))) | more.keys()
     return found
 
 
