@@ -114,20 +114,6 @@ inline float sum_of_four(hn::Vec<FourSums> sums) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-// Scores of a chunk as weights, and the sum of their products with their exponents.
-inline float weigh_and_sum_terms(float* scores, std::int64_t keys, VF factor, const Step<VF>& step) {
-  HWY_ALIGN float exponents[kBlockKeys];
-  for (std::int64_t i = 0; i < keys; i += kLanes) {
-    const VF s = hn::Load(DF(), scores + i);
-    hn::Store(exponent(s, factor, step), DF(), exponents + i);
-    hn::Store(weight(s, factor, step), DF(), scores + i);
-  }
-  auto terms = hn::Zero(FourSums());
-  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys)
-    terms = hn::MulAdd(hn::Load(FourSums(), scores + i), hn::Load(FourSums(), exponents + i), terms);
-  return sum_of_four(terms);
-}
-
 // The online-softmax step of one row. Every lane of m, l, t and alpha holds the same. t: as in softmax_tile.
 inline void softmax_row(float* scores, std::int64_t keys, float unit, float* m, float* l, float* t, float* alpha,
                         const float* phi) {
@@ -139,15 +125,22 @@ inline void softmax_row(float* scores, std::int64_t keys, float unit, float* m, 
   const VF factor = splat(unit);
   const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, most, factor);
   if (phi) state.m = hn::Max(state.m, most);
-  if (t != nullptr) {
-    const VF before = moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step);
-    hn::Store(before + splat(weigh_and_sum_terms(scores, keys, factor, step)), d, t);
-  } else {
-    for (std::int64_t i = 0; i < keys; i += kLanes)
-      hn::Store(weight(hn::Load(d, scores + i), factor, step), d, scores + i);
+  HWY_ALIGN float exponents[kBlockKeys];
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    const VF s = hn::Load(d, scores + i);
+    if (t) hn::Store(exponent(s, factor, step), d, exponents + i);
+    hn::Store(weight(s, factor, step), d, scores + i);
   }
-  auto sums = hn::Zero(FourSums());
-  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys) sums = sums + hn::Load(FourSums(), scores + i);
+  auto sums = hn::Zero(FourSums()), terms = sums;
+  for (std::int64_t i = 0; i < keys; i += kSumsOfKeys) {
+    const auto w = hn::Load(FourSums(), scores + i);
+    sums = sums + w;
+    if (t) terms = hn::MulAdd(w, hn::Load(FourSums(), exponents + i), terms);
+  }
+  if (t) {
+    const VF before = moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step);
+    hn::Store(before + splat(sum_of_four(terms)), d, t);
+  }
   absorb(state, splat(sum_of_four(sums)));
   hn::Store(state.m, d, m);
   hn::Store(state.l, d, l);

@@ -123,23 +123,14 @@ HWY_INLINE void softmax_tile(float* HWY_RESTRICT scores, std::int64_t keys, floa
   // One expression: a Step without values is a constructor that g++ instantiates behind the instruction set's pragma.
   const Step<VF> step = phi ? refer_to(splat(*phi), factor) : advance(state, tile_max, factor);
   if (phi) state.m = hn::Max(state.m, tile_max);
-  VF sum = hn::Zero(d);
-  if (t != nullptr) {
-    VF terms = moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step);
-    for (std::int64_t i = 0; i < keys * R; i += kLanes) {
-      const VF s = hn::Load(d, scores + i), w = weight(s, factor, step);
-      sum = sum + w;
-      terms = hn::MulAdd(w, exponent(s, factor, step), terms);
-      hn::Store(w, d, scores + i);
-    }
-    hn::Store(terms, d, t);
-  } else {
-    for (std::int64_t i = 0; i < keys * R; i += kLanes) {
-      const VF w = weight(hn::Load(d, scores + i), factor, step);
-      sum = sum + w;
-      hn::Store(w, d, scores + i);
-    }
+  VF sum = hn::Zero(d), terms = t ? moved_terms(hn::Load(d, t), state.l, hn::Load(d, m), factor, step) : sum;
+  for (std::int64_t i = 0; i < keys * R; i += kLanes) {
+    const VF s = hn::Load(d, scores + i), w = weight(s, factor, step);
+    sum = sum + w;
+    if (t) terms = hn::MulAdd(w, exponent(s, factor, step), terms);
+    hn::Store(w, d, scores + i);
   }
+  if (t) hn::Store(terms, d, t);
   absorb(state, sum);
   hn::Store(state.m, d, m);
   hn::Store(state.l, d, l);
