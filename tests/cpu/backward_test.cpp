@@ -44,9 +44,7 @@ TEST_P(BackwardShapes, EveryKernel) {
 INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
                                          "mods.txt", "block_masks.txt", "entropy.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 // Features of a backward alone: parts of both kinds, the bias's gradient by turns and by sums, gradients one at a time.
 constexpr const char* kLines[] = {

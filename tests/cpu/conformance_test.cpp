@@ -49,9 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
                                          "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
                                          "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "softmax.txt",
                                          "flat_gemm.txt", "append.txt", "entropy.txt", "entropy_cache.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 }  // namespace
 }  // namespace onepass::check

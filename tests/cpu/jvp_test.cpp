@@ -30,9 +30,7 @@ TEST_P(JvpShapes, EveryKernel) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, JvpShapes,
                          testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 TEST(Jvp, RandomProblemsAreRight) {
   const auto rows = test::cpu_kernels(kJvp);

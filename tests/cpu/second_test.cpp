@@ -36,9 +36,7 @@ TEST_P(SecondShapes, EveryKernel) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, SecondShapes,
                          testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 TEST(Second, RandomProblemsAreRight) {
   const auto rows = test::cpu_kernels(kBackwardJvp);

@@ -41,11 +41,11 @@ void in_parallel(std::size_t tasks, const Body& body) {
   for (std::thread& t : pool) t.join();
 }
 
-inline Problem on_device(const std::string& line, int device = 0) {
-  Problem p = parse_problem(line);
+inline Problem on_device(Problem p, int device = 0) {
   p.device = {DeviceKind::cuda, device};
   return p;
 }
+inline Problem on_device(const std::string& line, int device = 0) { return on_device(parse_problem(line), device); }
 inline std::vector<const Implementation*> takers_of(const Problem& p) {
   std::vector<const Implementation*> takers;
   for (const Implementation* row : cuda::implementations()) {

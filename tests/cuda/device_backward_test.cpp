@@ -1,15 +1,9 @@
 // Every CUDA backward on the backward of every line of tests/shapes, of random problems, and the same bits every time.
-#include <rapidcheck.h>
-
-#include "base/text.hpp"
-#include "device.hpp"
+#include "device_derivatives.hpp"
 #include "support/backward_problem.hpp"
-#include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
-
-constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
 
 // deterministic in every second one; gradients in fp32 and a dLSE in some.
 Problem backward_of_line(const Problem& forward, std::size_t n) {
@@ -17,56 +11,17 @@ Problem backward_of_line(const Problem& forward, std::size_t n) {
   p.deterministic = n % 2 == 1;
   return p;
 }
-bool somebody_takes(Problem p) {
-  p.device = {DeviceKind::cuda, 0};
-  return !takers_of(p).empty();
-}
-void judge_problems(const std::vector<Problem>& problems, Findings& findings) {
-  in_parallel(problems.size(), [&](std::size_t n) {
-    const Problem& p = problems[n];
-    const Distribution scores = kScores[n % 3];
-    Problem twin = p;
-    twin.device = {DeviceKind::cuda, 0};
-    const std::string what = test::command_of(twin, n, scores);
-    try {
-      if (!somebody_takes(p)) return;
-      Inputs inputs = make_inputs(p, n, scores);
-      findings.judge(inputs, what);
-    } catch (const std::exception& e) {
-      findings.wrong(what + ": " + e.what());
-    }
-  });
-}
 
 class DeviceBackward : public OnDevice<testing::TestWithParam<const char*>> {};
-TEST_P(DeviceBackward, EveryImplementationIsRight) {
-  std::vector<Problem> problems;
-  for (const std::string& line : test::shapes(GetParam()))
-    problems.push_back(backward_of_line(parse_problem(line), problems.size()));
-  Findings findings;
-  judge_problems(problems, findings);
-  findings.report();
-}
+TEST_P(DeviceBackward, EveryImplementationIsRight) { judge_shapes(GetParam(), backward_of_line); }
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBackward,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
                                          "mods.txt", "block_masks.txt", "entropy.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 using DeviceBackwardRandom = OnDevice<testing::Test>;
 TEST_F(DeviceBackwardRandom, EveryImplementationIsRight) {
-  const rc::Gen<Problem> gen =
-      rc::gen::exec([] { return backward_of_line(test::random_problem(), test::among(0, 29)); });
-  std::vector<Problem> problems;
-  rc::Random random(20);
-  for (std::size_t drawn = 0; problems.size() < 150 && drawn < 1000; ++drawn) {
-    Problem p = gen(random.split(), rc::kNominalSize).value();
-    if (somebody_takes(p)) problems.push_back(std::move(p));
-  }
-  Findings findings;
-  judge_problems(problems, findings);
-  findings.report();
+  judge_random(20, [] { return backward_of_line(test::random_problem(), test::among(0, 29)); });
 }
 
 using DeviceBackwardRepeats = OnDevice<testing::Test>;

@@ -27,6 +27,19 @@ TEST_F(DeviceExtremes, AreRight) {
   findings.report();
 }
 
+void judge_poked(const std::vector<std::string>& lines, const std::vector<test::Poke>& pokes) {
+  Findings findings;
+  in_parallel(lines.size() * pokes.size(), [&](std::size_t n) {
+    const std::string& line = lines[n % lines.size()];
+    const test::Poke& poke = pokes[n / lines.size()];
+    Inputs inputs = make_inputs(parse_problem(line), 2);
+    poke.poke(inputs);
+    inputs.changed();
+    findings.judge(inputs, text(poke.name, " ", line));
+  });
+  findings.report();
+}
+
 TEST_F(DeviceExtremes, NanAndInfinityReachTheRowsThatSeeThem) {
   const std::vector<std::string> lines = {"b2 h8/2 s1x3000 d128 bf16 lse",
                                           "h8/2 s5x700 d128 bf16 causal_bottom_right out=fp32 lse",
@@ -41,16 +54,7 @@ TEST_F(DeviceExtremes, NanAndInfinityReachTheRowsThatSeeThem) {
                                           "h2 s200x300 d64 fp32 causal_bottom_right lse"};
   std::vector<test::Poke> pokes(std::begin(test::kPokes), std::end(test::kPokes));
   pokes.insert(pokes.end(), std::begin(test::kManyPokes), std::end(test::kManyPokes));
-  Findings findings;
-  in_parallel(lines.size() * pokes.size(), [&](std::size_t n) {
-    const std::string& line = lines[n % lines.size()];
-    const test::Poke& poke = pokes[n / lines.size()];
-    Inputs inputs = make_inputs(parse_problem(line), 2);
-    poke.poke(inputs);
-    inputs.changed();
-    findings.judge(inputs, text(poke.name, " ", line));
-  });
-  findings.report();
+  judge_poked(lines, pokes);
 }
 
 TEST_F(DeviceExtremes, NanAndInfinityReachTheGradientsThatSeeThem) {
@@ -68,16 +72,7 @@ TEST_F(DeviceExtremes, NanAndInfinityReachTheGradientsThatSeeThem) {
   pokes.insert(pokes.end(), std::begin(test::kUpstreamPokes), std::end(test::kUpstreamPokes));
   pokes.insert(pokes.end(), std::begin(test::kManyPokes), std::end(test::kManyPokes));
   pokes.insert(pokes.end(), std::begin(test::kManyUpstreamPokes), std::end(test::kManyUpstreamPokes));
-  Findings findings;
-  in_parallel(lines.size() * pokes.size(), [&](std::size_t n) {
-    const std::string& line = lines[n % lines.size()];
-    const test::Poke& poke = pokes[n / lines.size()];
-    Inputs inputs = make_inputs(parse_problem(line), 2);
-    poke.poke(inputs);
-    inputs.changed();
-    findings.judge(inputs, text(poke.name, " ", line));
-  });
-  findings.report();
+  judge_poked(lines, pokes);
 }
 
 TEST_F(DeviceExtremes, NanAndInfinityReachTheirRowsAndColumnsOfAGemm) {

@@ -21,11 +21,6 @@ std::uint64_t chosen_seed() {
 
 using test::Case;
 
-Problem on_device(Problem p) {
-  p.device = {DeviceKind::cuda, 0};
-  return p;
-}
-
 std::vector<Case> cases(std::uint64_t seed) {
   std::vector<Case> found;
   const rc::Gen<Case> gen = rc::gen::exec([] { return test::random_case(test::random_problem()); });

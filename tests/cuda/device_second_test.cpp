@@ -1,53 +1,21 @@
 // Every CUDA kernel of second derivatives on those of every line of tests/shapes, and of random problems.
-#include <rapidcheck.h>
-
-#include "device.hpp"
+#include "device_derivatives.hpp"
 #include "support/cpu_kernels.hpp"
-#include "support/property.hpp"
 #include "support/second_problem.hpp"
 
 namespace onepass::check {
 namespace {
 
-constexpr Distribution kScores[] = {Distribution::normal, Distribution::rising, Distribution::one_hot};
-
-bool somebody_takes(Problem p) {
-  p.device = {DeviceKind::cuda, 0};
-  return !takers_of(p).empty();
-}
-void judge_problems(const std::vector<Problem>& problems, Findings& findings) {
-  in_parallel(problems.size(), [&](std::size_t n) {
-    const Distribution scores = kScores[n % 3];
-    Problem twin = problems[n];
-    twin.device = {DeviceKind::cuda, 0};
-    const std::string what = test::command_of(twin, n, scores);
-    try {
-      if (!somebody_takes(problems[n])) return;
-      Inputs inputs = make_inputs(problems[n], n, scores);
-      findings.judge(inputs, what);
-    } catch (const std::exception& e) {
-      findings.wrong(what + ": " + e.what());
-    }
-  });
-}
-
 class DeviceSecond : public OnDevice<testing::TestWithParam<const char*>> {};
 TEST_P(DeviceSecond, EveryImplementationIsRight) {
-  std::vector<Problem> problems;
-  for (const std::string& line : test::shapes(GetParam())) {
-    const std::size_t n = problems.size();
-    problems.push_back(test::second_of(
-        parse_problem(line), {.tdout = n % 3 != 1, .along_side = n % 4 != 1, .dlse = n % 4 == 2, .f32 = n % 5 == 3}));
-  }
-  Findings findings;
-  judge_problems(problems, findings);
-  findings.report();
+  judge_shapes(GetParam(), [](const Problem& forward, std::size_t n) {
+    return test::second_of(forward,
+                           {.tdout = n % 3 != 1, .along_side = n % 4 != 1, .dlse = n % 4 == 2, .f32 = n % 5 == 3});
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceSecond,
                          testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 using DeviceSecondDims = OnDevice<testing::Test>;
 TEST_F(DeviceSecondDims, EveryImplementationIsRight) {
@@ -60,27 +28,16 @@ TEST_F(DeviceSecondDims, EveryImplementationIsRight) {
     test::expand(line, lines);
   std::vector<Problem> problems;
   for (const std::string& line : lines) problems.push_back(parse_problem(line));
-  Findings findings;
-  judge_problems(problems, findings);
-  findings.report();
+  judge_problems(problems);
 }
 
 using DeviceSecondRandom = OnDevice<testing::Test>;
 TEST_F(DeviceSecondRandom, EveryImplementationIsRight) {
-  const rc::Gen<Problem> gen = rc::gen::exec([] {
+  judge_random(52, [] {
     const Problem p = test::random_problem();
     return test::second_of(
         p, {.tdout = test::flip(), .along_side = test::flip(), .dlse = test::flip(), .f32 = test::rarely()});
   });
-  std::vector<Problem> problems;
-  rc::Random random(52);
-  for (std::size_t drawn = 0; problems.size() < 150 && drawn < 1000; ++drawn) {
-    Problem p = gen(random.split(), rc::kNominalSize).value();
-    if (somebody_takes(p)) problems.push_back(std::move(p));
-  }
-  Findings findings;
-  judge_problems(problems, findings);
-  findings.report();
 }
 
 // An element of each input that is not finite reaches what the textbook says, and nothing else.

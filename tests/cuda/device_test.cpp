@@ -43,9 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Device,
                                          "features.txt", "layouts.txt", "cache.txt", "merge.txt", "softmax.txt",
                                          "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "flat_gemm.txt",
                                          "entropy.txt", "entropy_cache.txt"),
-                         [](const auto& file) {
-                           return std::string(file.param).substr(0, std::string(file.param).find('.'));
-                         });
+                         test::stem);
 
 using DeviceRepeats = OnDevice<testing::Test>;
 TEST_F(DeviceRepeats, AHundredTimesTheSameBits) {

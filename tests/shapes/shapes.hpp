@@ -35,4 +35,10 @@ inline std::vector<std::string> shapes(const std::string& file) {
   return lines;
 }
 
+// A suite's name for a parameter that is one of these files.
+inline constexpr auto stem = [](const auto& file) {
+  const std::string name = file.param;
+  return name.substr(0, name.find('.'));
+};
+
 }  // namespace onepass::test
