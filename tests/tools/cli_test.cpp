@@ -97,6 +97,21 @@ TEST(Cli, Check) {
   ASSERT_EQ(j["results"].size(), 1u);
   EXPECT_EQ(j["results"][0]["distribution"], "rising");
   EXPECT_LE(j["results"][0]["max_error"], j["results"][0]["max_allowed"]);
+  EXPECT_EQ(j["results"][0]["compared"], true);
+}
+
+TEST(Cli, CheckSaysThatNothingWasCompared) {
+  const auto said = [](const std::string& line) {
+    return onepass({"check", line, "--implementation", "reference", "--distribution", "normal"}).out;
+  };
+  const std::string nothing = "the results have no finite number, so no error was compared";
+  EXPECT_EQ(said("s9x13 d8").find(nothing), std::string::npos);
+  for (const std::string pass : {"fwd", "bwd", "jvp"}) {
+    const std::string line = pass + " h2 s9x13 d8 score_mod={log(score - 1000)}";
+    EXPECT_NE(said(line).find(nothing), std::string::npos) << line;
+  }
+  // All weights are NaN and the gradients of the sinks alone are not.
+  EXPECT_EQ(said("bwd h2 s9x13 d8 causal_bottom_right mask_mod={k_index > 20}").find(nothing), std::string::npos);
 }
 
 TEST(Cli, ProgressWhereItIsWanted) {

@@ -42,7 +42,10 @@ nlohmann::ordered_json as_json(const Implementation& row, check::Distribution di
   nlohmann::ordered_json j{
       {"implementation", row.name}, {"distribution", check::name_of(distribution)}, {"accepts", v.accepted}};
   if (!v.accepted) return j["why_not"] = v.sentence, j;
-  j.update({{"distribution", check::name_of(distribution)}, {"right", v.right}, {"sentence", v.sentence}});
+  j.update({{"distribution", check::name_of(distribution)},
+            {"right", v.right},
+            {"compared", v.compared},
+            {"sentence", v.sentence}});
   j.update({{"max_error", v.max_error}, {"max_base", v.max_base}, {"max_allowed", v.max_allowed}});
   j.update({{"mean_error", v.mean_error},
             {"mean_base", v.mean_base},
@@ -57,6 +60,7 @@ void print_line(const Implementation& row, check::Distribution distribution, con
              check::name_of(distribution), v.right ? "right" : "WRONG", v.max_error, v.max_allowed, v.mean_error,
              v.mean_allowed, has_lse ? fmt::format("  lse {:.2f} of 1", v.lse_error) : "");
   if (!v.right) fmt::print("  {}\n", v.sentence);
+  if (v.right && !v.compared) fmt::print("  the results have no finite number, so no error was compared\n");
   flush_output();  // an error at once if stdout is closed
 }
 

@@ -62,7 +62,8 @@ class GradientJudge {
       if (!writes(row, in_.problem.op) || !uses(in_.problem, row)) continue;
       const Verdict v = gradient(row, violation);
       figures += text(figures.empty() ? "" : "; ", row.name, " ", v.max_error, " of ", v.max_allowed);
-      if (v.max_error * worst.max_allowed >= worst.max_error * v.max_allowed) worst = v;
+      if (v.compared ? v.max_error * worst.max_allowed >= worst.max_error * v.max_allowed : worst.max_allowed == 0)
+        worst = v;
     }
     if (violation.empty()) violation = in_.touched();
     worst.right = violation.empty();

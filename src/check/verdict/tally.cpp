@@ -62,6 +62,7 @@ double Tally::most_likely() const {
 }
 
 void Tally::conclude(Verdict& v, double max_factor, double max_more, double mean_factor, double mean_more) const {
+  v.compared = count_ > 0;
   v.max_error = max_error_;
   v.max_base = max_base_;
   v.max_allowed = std::max(max_factor * max_base_ + max_more, max_bound_);
