@@ -1,19 +1,14 @@
 // The host half of cpu.backward.*: D of every row, the tasks, and the sums of what they leave in parts.
 #include "cpu/backward/backward.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "algebra/ceil_div.hpp"
-#include "base/parallel.hpp"
 #include "base/text.hpp"
-#include "cpu/backward/cut.hpp"
 #include "cpu/backward/sums.hpp"
-#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
-#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::backward {
 namespace {
@@ -102,57 +97,17 @@ class State final : public PlanState {
   void run(const Tensors& a, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
     const Plan plan = p.varlen ? plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
-    const Cut& c = plan.cut;
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan);
     std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
-    const Call call{{.problem = p,
-                     .arguments = a,
-                     .geometry = kernels_.geometry,
-                     .k_source = plan.k,
-                     .v_source = plan.v,
-                     .panels = c.panels,
-                     .splits = {1, p.seq_k},
-                     .partials = {},
-                     .dropout = dropout_of(p, a),
-                     .mods = *mods_,
-                     .mask_bounds = bounds ? &*bounds : nullptr},
-                    c,
-                    static_cast<float>(p.effective_scale()),
-                    parts.delta,
-                    parts.dq,
-                    parts.dk,
-                    parts.dv,
-                    plan.bias,
-                    parts.dbias,
-                    parts.dslopes,
-                    parts.dsinks,
-                    parts.dq_seen,
-                    parts.dkv_seen};
-    clear(p, a, plan, parts, executor);
-
-    const std::int64_t blocks = ceil_div(p.seq_q, kStatRows);
-    parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
-      Task task{};
-      task.batch = t / (p.heads_q * blocks);
-      task.seq = sequence_of(p, a, task.batch);
-      task.row_split = t % blocks;
-      task.row_lo = std::min(task.row_split * kStatRows, task.seq.seq_q);
-      task.row_hi = std::min(task.row_lo + kStatRows, task.seq.seq_q);
-      kernels_.stats(call, task, t / blocks % p.heads_q);
-    });
-    for (std::int64_t phase = 0; phase < plan.phases; ++phase) {
-      parallel(executor, plan.tasks(p), [&](std::int64_t t, int worker) {
-        Task task = task_of(p, plan, phase, t);
-        task.seq = sequence_of(p, a, task.batch);
-        fit(p, c, task);
-        if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
-        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, kernels_, c, plan.bias));
-      });
-    }
-    sum_parts(p, a, plan, parts, kernels_, executor);
+    const Call call = call_of(p, a, kernels_.geometry, plan, parts, *mods_, bounds);
+    compute(
+        call, plan, parts, kernels_, executor, [&](const Task& task, std::int64_t h) { kernels_.stats(call, task, h); },
+        [&](const Task& task, int worker) {
+          Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+          kernels_.run(call, task, book_scratch(own, p, kernels_, plan.cut, plan.bias));
+        });
   }
 
  private:

@@ -152,6 +152,33 @@ void sum_sinks(const Problem& p, const Tensors& a, const double* parts) {
 
 }  // namespace
 
+Call call_of(const Problem& p, const Tensors& a, const flash::Geometry& geometry, const Plan& plan, const Parts& parts,
+             const Mods& mods, const std::optional<MaskBounds>& bounds) {
+  return {{.problem = p,
+           .arguments = a,
+           .geometry = geometry,
+           .k_source = plan.k,
+           .v_source = plan.v,
+           .panels = plan.cut.panels,
+           .splits = {1, p.seq_k},
+           .partials = {},
+           .dropout = dropout_of(p, a),
+           .mods = mods,
+           .mask_bounds = bounds ? &*bounds : nullptr},
+          plan.cut,
+          static_cast<float>(p.effective_scale()),
+          parts.delta,
+          parts.dq,
+          parts.dk,
+          parts.dv,
+          plan.bias,
+          parts.dbias,
+          parts.dslopes,
+          parts.dsinks,
+          parts.dq_seen,
+          parts.dkv_seen};
+}
+
 Parts book_parts(Workspace& w, const Problem& p, const Plan& plan) {
   const Gradients& g = p.gradients;
   const Cut& c = plan.cut;

@@ -2,19 +2,14 @@
 // they leave in parts.
 #include "cpu/backward_jvp/backward_jvp.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "algebra/ceil_div.hpp"
-#include "base/parallel.hpp"
 #include "base/text.hpp"
-#include "cpu/backward/cut.hpp"
 #include "cpu/backward/sums.hpp"
-#include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
-#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::backward_jvp {
 namespace {
@@ -86,54 +81,14 @@ class State final : public PlanState {
     float* const tdelta = w.take<float>(backward::rows_of(p));
     std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
-    const Call call{{{.problem = p,
-                      .arguments = a,
-                      .geometry = kernels_.geometry,
-                      .k_source = plan.k,
-                      .v_source = plan.v,
-                      .panels = plan.cut.panels,
-                      .splits = {1, p.seq_k},
-                      .partials = {},
-                      .dropout = dropout_of(p, a),
-                      .mods = *mods_,
-                      .mask_bounds = bounds ? &*bounds : nullptr},
-                     plan.cut,
-                     static_cast<float>(p.effective_scale()),
-                     parts.delta,
-                     parts.dq,
-                     parts.dk,
-                     parts.dv,
-                     plan.bias,
-                     parts.dbias,
-                     parts.dslopes,
-                     parts.dsinks,
-                     parts.dq_seen,
-                     parts.dkv_seen},
-                    given,
-                    tdelta};
-    backward::clear(p, a, plan, parts, executor);
-
-    const std::int64_t blocks = ceil_div(p.seq_q, backward::kStatRows);
-    parallel(executor, p.batch * p.heads_q * blocks, [&](std::int64_t t, int) {
-      backward::Task task{};
-      task.batch = t / (p.heads_q * blocks);
-      task.seq = sequence_of(p, a, task.batch);
-      task.row_split = t % blocks;
-      task.row_lo = std::min(task.row_split * backward::kStatRows, task.seq.seq_q);
-      task.row_hi = std::min(task.row_lo + backward::kStatRows, task.seq.seq_q);
-      kernels_.stats(call, task, t / blocks % p.heads_q);
-    });
-    for (std::int64_t phase = 0; phase < plan.phases; ++phase) {
-      parallel(executor, plan.tasks(p), [&](std::int64_t t, int worker) {
-        backward::Task task = backward::task_of(p, plan, phase, t);
-        task.seq = sequence_of(p, a, task.batch);
-        backward::fit(p, plan.cut, task);
-        if (task.key_split > 0 && task.key_lo >= task.key_hi) return;
-        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, plan.cut, plan.bias));
-      });
-    }
-    backward::sum_parts(p, a, plan, parts, backward_, executor);
+    const Call call{backward::call_of(p, a, kernels_.geometry, plan, parts, *mods_, bounds), given, tdelta};
+    backward::compute(
+        call.primal, plan, parts, backward_, executor,
+        [&](const backward::Task& task, std::int64_t head) { kernels_.stats(call, task, head); },
+        [&](const backward::Task& task, int worker) {
+          Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+          kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, plan.cut, plan.bias));
+        });
   }
 
  private:
