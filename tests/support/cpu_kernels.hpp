@@ -49,12 +49,12 @@ inline void with_one_not_finite(std::span<const char* const> lines, std::span<co
                                 const std::function<void(check::Inputs&, const std::string& what)>& judge) {
   for (const char* const line : lines) {
     for (const Role role : roles) {
-      for (const float value : {NAN, INFINITY}) {
+      for (const float value : {NAN, INFINITY, -INFINITY}) {
         check::Inputs inputs = check::make_inputs(parse_problem(line), 3);
         const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
         if (!t.given()) continue;
         std::int64_t at = 0;
-        for (int i = 0; i < t.rank; ++i) at += t.shape[i] * 2 / 3 * t.stride[i];
+        for (int i = 0; i < t.rank; ++i) at += t.shape[i] * (value > 0 ? 2 : 1) / 3 * t.stride[i];
         store_element(check::Inputs::writable<void>(t), t.dtype, at, value);
         inputs.changed();
         judge(inputs, text(row_of(role).name, " has ", value));

@@ -1,19 +1,14 @@
 // Whole kernels of src/cuda/backward_plain without a GPU, judged as on one: by the float64 oracle, with poison around
 // everything.
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/text.hpp"
-#include "check/check.hpp"
-#include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "on_host/backwardplain_kernel.hpp"
-#include "on_host/mask_source.hpp"
-#include "on_host/warps.hpp"
+#include "on_host/whole_kernel.hpp"
 #include "problem/roles.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/named_params.hpp"
 
 namespace onepass {
@@ -53,10 +48,6 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
     }
     return bytes;
   }
-  static void expect_right(check::Inputs& inputs, const std::string& what) {
-    const check::Verdict verdict = check::judge(inputs, serial_executor());
-    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
-  }
 };
 
 TEST_P(EmulatedPlainBackward, IsTheLibrarys) {
@@ -66,8 +57,7 @@ TEST_P(EmulatedPlainBackward, IsTheLibrarys) {
 }
 
 TEST_P(EmulatedPlainBackward, IsRight) {
-  for (const check::Distribution distribution :
-       {check::Distribution::normal, check::Distribution::rising, check::Distribution::one_hot}) {
+  for (const check::Distribution distribution : test::kDerivativeScores) {
     check::Inputs inputs = check::make_inputs(problem(), 1, distribution);
     run(inputs, false);
     expect_right(inputs, std::string(check::name_of(distribution)));
@@ -80,22 +70,15 @@ TEST_P(EmulatedPlainBackward, DependsOnNoOrder) {
   EXPECT_TRUE(run(inputs, true) == forwards);
 }
 
-// An element of each input that is not finite, in the middle of it and at its end.
+// An element of each input that is not finite.
 TEST_P(EmulatedPlainBackward, NaNAndInfinityReachOnlyWhatSeesThem) {
-  for (const Role role : {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout, Role::tbias,
-                          Role::dentropy}) {
-    for (const float value : {NAN, INFINITY, -INFINITY}) {
-      check::Inputs inputs = check::make_inputs(problem(), 2);
-      const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
-      if (!t.given()) continue;
-      std::int64_t at = 0;
-      for (int i = 0; i < t.rank; ++i) at += t.shape[i] * (value > 0 ? 2 : 1) / 3 * t.stride[i];
-      store_element(const_cast<void*>(t.data), t.dtype, at, value);
-      inputs.changed();
-      run(inputs, false);
-      expect_right(inputs, text(row_of(role).name, " has ", value));
-    }
-  }
+  constexpr Role kPoked[] = {Role::q,  Role::k,  Role::v,     Role::dout,  Role::tq,
+                             Role::tk, Role::tv, Role::tdout, Role::tbias, Role::dentropy};
+  const char* const lines[] = {GetParam()->problem};
+  test::with_one_not_finite(lines, kPoked, [](check::Inputs& inputs, const std::string& what) {
+    run(inputs, false);
+    expect_right(inputs, what);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedPlainBackward, testing::ValuesIn(warps::plain_backward_kernels),

@@ -325,18 +325,8 @@ TEST_P(EmulatedDecoding, AUnifiedMaximumServesTheRowsNearIt) {
 }
 
 TEST_P(EmulatedDecoding, AnOffsetMovesTheBand) {
-  Problem p = parse_problem(GetParam()->problem);
-  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
-    GTEST_SKIP() << "no band and no slopes to move";
-  if (p.drafts > 0) GTEST_SKIP() << "a tree is aligned bottom right";
-  p.band.align = Align::offset;
-  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
-    p.band.offset = offset;
-    if (p.alibi && offset > 1000) continue;
-    check::Inputs inputs = check::make_inputs(p, 1);
-    run(inputs, false, 4);
-    expect_right(inputs, text("offset ", offset));
-  }
+  expect_right_where_the_band_moves(parse_problem(GetParam()->problem), 1,
+                                    [](check::Inputs& inputs) { run(inputs, false, 4); });
 }
 
 TEST_P(EmulatedDecoding, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {

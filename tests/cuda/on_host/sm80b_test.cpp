@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "base/text.hpp"
 #include "cuda/sm80/backward/backward.hpp"
 #include "on_host/shared_bytes.hpp"
 #include "on_host/sm80b_kernel.hpp"
@@ -30,10 +29,6 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
       if (tiles > 0) kernel.run(&params, static_cast<unsigned>(std::min<std::int64_t>(tiles, 3)));
       if (features().dbias) kernel.bias(&params, static_cast<unsigned>(sm80::bias_tiles(params, config())));
     });
-  }
-  static void expect_right(check::Inputs& inputs, const std::string& what) {
-    const check::Verdict verdict = check::judge(inputs, serial_executor());
-    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
   }
 };
 
@@ -63,17 +58,8 @@ TEST_P(EmulatedBackward, DependsOnNoOrder) {
 }
 
 TEST_P(EmulatedBackward, AnOffsetMovesTheBand) {
-  Problem p = parse_problem(GetParam()->problem);
-  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
-    GTEST_SKIP() << "no band and no slopes to move";
-  p.band.align = Align::offset;
-  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
-    p.band.offset = offset;
-    if (p.alibi && offset > 1000) continue;
-    check::Inputs inputs = check::make_inputs(p, 1);
-    run(inputs, false);
-    expect_right(inputs, text("offset ", offset));
-  }
+  expect_right_where_the_band_moves(parse_problem(GetParam()->problem), 1,
+                                    [](check::Inputs& inputs) { run(inputs, false); });
 }
 
 TEST_P(EmulatedBackward, NaNAndInfinityReachOnlyWhatSeesThem) {

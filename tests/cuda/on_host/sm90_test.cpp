@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "base/text.hpp"
 #include "cuda/sm90/forward/forward.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/hopper.hpp"
@@ -57,20 +56,9 @@ TEST_P(EmulatedHopper, DependsOnNoOrder) {
   EXPECT_TRUE(run(inputs, true) == late);
 }
 
-// The kernel of a band is the same for every alignment; only its parameters differ.
 TEST_P(EmulatedHopper, AnOffsetMovesTheBand) {
-  Problem p = parse_problem(GetParam()->problem);
-  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
-    GTEST_SKIP() << "no band and no slopes to move";
-  if (p.drafts > 0) GTEST_SKIP() << "a tree is aligned bottom right";
-  p.band.align = Align::offset;
-  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
-    p.band.offset = offset;
-    if (p.alibi && offset > 1000) continue;
-    check::Inputs inputs = check::make_inputs(p, kSeed);
-    run(inputs, false);
-    expect_right(inputs, text("offset ", offset));
-  }
+  expect_right_where_the_band_moves(parse_problem(GetParam()->problem), kSeed,
+                                    [](check::Inputs& inputs) { run(inputs, false); });
 }
 
 TEST_P(EmulatedHopper, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {

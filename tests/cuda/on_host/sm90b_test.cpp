@@ -4,7 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "base/text.hpp"
 #include "cuda/sm90/backward/backward.hpp"
 #include "mask_patterns.hpp"
 #include "on_host/boxes.hpp"
@@ -39,10 +38,6 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
       const unsigned cluster = config().paired ? 2 : 1;
       if (tiles > 0) kernel.run(&maps, &params, cluster * static_cast<unsigned>(std::min(tiles, most)));
     });
-  }
-  static void expect_right(check::Inputs& inputs, const std::string& what) {
-    const check::Verdict verdict = check::judge(inputs, serial_executor());
-    EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
   }
 };
 
@@ -80,17 +75,8 @@ TEST_P(EmulatedHopperBackward, DependsOnNoOrder) {
 }
 
 TEST_P(EmulatedHopperBackward, AnOffsetMovesTheBand) {
-  Problem p = parse_problem(GetParam()->problem);
-  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
-    GTEST_SKIP() << "no band and no slopes to move";
-  p.band.align = Align::offset;
-  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
-    p.band.offset = offset;
-    if (p.alibi && offset > 1000) continue;
-    check::Inputs inputs = check::make_inputs(p, kSeed);
-    run(inputs, false);
-    expect_right(inputs, text("offset ", offset));
-  }
+  expect_right_where_the_band_moves(parse_problem(GetParam()->problem), kSeed,
+                                    [](check::Inputs& inputs) { run(inputs, false); });
 }
 
 TEST_P(EmulatedHopperBackward, NaNAndInfinityReachOnlyWhatSeesThem) {

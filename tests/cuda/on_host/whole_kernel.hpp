@@ -2,9 +2,11 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "check/verdict/verdict.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
@@ -58,11 +60,27 @@ class CallOnHost {
 };
 
 inline check::Verdict verdict_of(check::Inputs& inputs) {  // of what stands in the outputs
-  return judge(inputs, inputs.oracle(serial_executor()), inputs.base(serial_executor()));
+  return check::judge(inputs, serial_executor());
 }
 inline void expect_right(check::Inputs& inputs, const std::string& what) {
   const check::Verdict verdict = verdict_of(inputs);
   EXPECT_TRUE(verdict.right) << what << ": " << verdict.sentence;
+}
+
+// The kernel of a band is the same for every alignment; only its parameters differ. run(inputs): a call.
+template <class Run>
+void expect_right_where_the_band_moves(Problem p, std::uint64_t seed, const Run& run) {
+  if (!p.band.causal && p.band.left < 0 && p.band.right < 0 && !p.alibi)
+    GTEST_SKIP() << "no band and no slopes to move";
+  if (p.drafts > 0) GTEST_SKIP() << "a tree is aligned bottom right";
+  p.band.align = Align::offset;
+  for (const std::int64_t offset : {std::int64_t{-40}, std::int64_t{45}, std::int64_t{1} << 60}) {
+    p.band.offset = offset;
+    if (p.alibi && offset > 1000) continue;
+    check::Inputs inputs = check::make_inputs(p, seed);
+    run(inputs);
+    expect_right(inputs, text("offset ", offset));
+  }
 }
 
 }  // namespace onepass
