@@ -15,8 +15,8 @@ struct CodeGate {
 };
 
 // Empty, or what is wrong: a spill, a stack, local memory, a serialised wgmma (each cost 30 to 40 %), too many
-// registers, an instruction that is missing. Instructions are looked at where nvdisasm is installed (see
-// requirements.txt).
+// registers, an instruction that is missing. Without nvdisasm (requirements.txt) instructions are not looked at, and
+// the test is skipped.
 std::string wrong_code(const Cubin& cubin, const CodeGate& gate);
 
 bool can_disassemble();
