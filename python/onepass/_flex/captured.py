@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .symbol import CALLS, Method, Symbol, called, refuse, with_operators
+from .symbol import CALLS, Method, Operand, Symbol, refuse
 
 
 def kind_of(array: Any) -> str:
@@ -10,8 +10,7 @@ def kind_of(array: Any) -> str:
     return "bool" if name == "bool" else "float" if "float" in name else "int"
 
 
-@with_operators
-class Captured:
+class Captured(Operand):
     """An array whose dimensions are indexed one after the other, as `table[h][q_idx - kv_idx]` does.
 
     at: for each dimension its index, a Symbol or an int, or None while it has none.
@@ -87,10 +86,6 @@ class Captured:
             return arithmetic.literal(x.value + size if x.value < 0 else int(x.value))
         x = arithmetic.integer(x)
         return CALLS["where"](x < 0, x + size, x) if x.low < 0 else x  # negative: from the end
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return called("torch", func.__name__, args, kwargs or {})
 
 
 def _indices(count: int) -> list[Any]:

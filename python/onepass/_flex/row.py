@@ -3,13 +3,12 @@
 import functools
 from typing import Any
 
-from .symbol import CALLS, Method, called, refuse, with_operators
+from .symbol import CALLS, Method, Operand, refuse
 
 MOST = 64  # elements of a row
 
 
-@with_operators
-class Row:
+class Row(Operand):
     """Some symbols side by side, which broadcast if there is one."""
 
     ndim = 1
@@ -31,16 +30,6 @@ class Row:
         if (name in CALLS or name in REDUCTIONS) and not name.startswith("_"):
             return Method(name, self)
         raise AttributeError(f"score_mod and mask_mod do not support .{name} of a row")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return called("torch", func.__name__, args, kwargs or {})
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return called("np", ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}", inputs, kwargs)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return called("np", func.__name__, args, kwargs)
 
 
 def applied(name: str, args: Any, kwargs: Any, shown: str) -> Any:

@@ -18,7 +18,21 @@ def refuse(operation: str, hint: str = "") -> Any:
     raise TypeError(f"score_mod and mask_mod do not support {operation}" + (hint or f"; they support {SUPPORTED}"))
 
 
-class Symbol:
+class Operand:
+    """An operand of Python's operators and of functions of NumPy and PyTorch."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return called("torch", func.__name__, args, kwargs or {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return called("np", ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}", inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return called("np", func.__name__, args, kwargs)
+
+
+class Symbol(Operand):
     """A number, an integer or a bool that is known when the kernel runs.
 
     op: an operator of the language, a function, or "score", "batch", "head", "q_index", "k_index", "literal", "load",
@@ -75,16 +89,6 @@ class Symbol:
     def __iter__(self) -> Any:
         refuse("iteration")
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return called("torch", func.__name__, args, kwargs or {})
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return called("np", ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}", inputs, kwargs)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return called("np", func.__name__, args, kwargs)
-
 
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}
 _BINARY |= {"pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
@@ -92,8 +96,8 @@ _BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
 _UNARY = {"neg": "neg", "pos": "positive", "invert": "bitwise_not", "abs": "abs"}
 
 
-def with_operators(cls: Any) -> Any:
-    """The class with Python's operators, which are the operations of these names."""
+def _give_operators(cls: Any) -> None:
+    """Gives the class Python's operators, which are the operations of these names."""
 
     def both(name: str, call: str) -> None:
         setattr(cls, f"__{name}__", lambda self, other: applied(call, self, other))
@@ -107,10 +111,9 @@ def with_operators(cls: Any) -> Any:
     for name, call in (*_UNARY.items(), *((x, x) for x in ("lt", "le", "gt", "ge", "eq", "ne"))):
         one(name, call)
     cls.__hash__ = object.__hash__
-    return cls
 
 
-with_operators(Symbol)
+_give_operators(Operand)
 
 
 class Method:
