@@ -81,6 +81,21 @@ struct Refusal {
   std::function<void(AppendCase&)> spoil;
 };
 
+void expect_refused(const AppendSpec& spec, const std::vector<Refusal>& refusals) {
+  for (const Refusal& r : refusals) {
+    AppendCase c(spec);
+    r.spoil(c);
+    try {
+      append_kv(c.tensors);
+      ADD_FAILURE() << "accepted: " << r.words;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(r.words), std::string::npos) << e.what() << "\n  is not: " << r.words;
+      EXPECT_EQ(e.code(), r.code) << e.what();
+    }
+    c.expect_untouched();
+  }
+}
+
 std::int32_t* numbers(const ConstTensor& t) { return static_cast<std::int32_t*>(const_cast<void*>(t.data)); }
 
 TEST(Append, RefusesWithNothingWritten) {
@@ -171,18 +186,7 @@ TEST(Append, RefusesWithNothingWritten) {
       {"cu_seqlens_q[2] must be at most 7, the tokens of k_new (got 8)", ErrorCode::bad_value,
        set(&T::cu_seqlens_q, 2, 8)},
   };
-  for (const Refusal& r : refusals) {
-    AppendCase c(spec);
-    r.spoil(c);
-    try {
-      append_kv(c.tensors);
-      ADD_FAILURE() << "accepted: " << r.words;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find(r.words), std::string::npos) << e.what() << "\n  is not: " << r.words;
-      EXPECT_EQ(e.code(), r.code) << e.what();
-    }
-    c.expect_untouched();
-  }
+  expect_refused(spec, refusals);
 }
 
 TEST(Append, RefusesSlotsWithNothingWritten) {
@@ -225,18 +229,7 @@ TEST(Append, RefusesSlotsWithNothingWritten) {
       {"k_new must have shape [total_q, heads_kv, dim_qk] with slot_mapping (got [1, 7, 2, 32])", ErrorCode::bad_shape,
        [](AppendCase& c) { widen(c.tensors.k_new, 4); }},
   };
-  for (const Refusal& r : refusals) {
-    AppendCase c(spec);
-    r.spoil(c);
-    try {
-      append_kv(c.tensors);
-      ADD_FAILURE() << "accepted: " << r.words;
-    } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find(r.words), std::string::npos) << e.what() << "\n  is not: " << r.words;
-      EXPECT_EQ(e.code(), r.code) << e.what();
-    }
-    c.expect_untouched();
-  }
+  expect_refused(spec, refusals);
 }
 
 // Many tokens without a slot, and their one entry.
