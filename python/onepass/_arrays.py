@@ -95,6 +95,11 @@ class _Native:
         self.namespace, self.raw = namespace, raw
 
 
+def rows_of(q: Any, packed: Any) -> tuple[int, ...]:
+    """The shape of a number for each row, such as the LSE."""
+    return tuple(q.shape[1::-1] if packed else q.shape[:-1])
+
+
 def new(like: Any, shape: Any, dtype: Any = None, ordered: bool = True, fill: Any = None) -> Any:
     """An array of the kind and device of `like`, of its dtype if none is named, in its memory order."""
     order = _order_like(like, len(shape)) if ordered else None

@@ -193,7 +193,7 @@ def _results(q: Any, v: Any, given: dict[str, Any], options: dict[str, Any]) -> 
         out = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), _arrays.result_dtype(q), fill=0.0 if packed else None)
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
-    shape = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
+    shape = _arrays.rows_of(q, packed)
     asked = given["return_lse"], _options.asks_for_max(given["return_max"]), given["return_entropy"]
     fills = (-math.inf, -math.inf, 0.0) if packed else (None, None, None)
     return out, *(

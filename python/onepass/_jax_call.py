@@ -116,7 +116,7 @@ class Call:
         results = {"out": ((*q.shape[:-1], v.shape[-1]), dtype)}
         asked = {"lse": self.return_lse, "row_max": self.return_max, "entropy": self.return_entropy}
         for name in (name for name, is_asked in asked.items() if is_asked):
-            results[name] = (q.shape[1::-1] if self.packed else q.shape[:-1], jnp.dtype("float32"))
+            results[name] = (_arrays.rows_of(q, self.packed), jnp.dtype("float32"))
         target = "onepass_attention_fp8" if dict(self.options)["fp8"] else "onepass_attention"
         return Job(target, self.names, tuple(results), tuple(results.values()), self.options)
 

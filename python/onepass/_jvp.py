@@ -58,7 +58,7 @@ def _results(q: Any, v: Any, lse: bool, call: dict[str, Any]) -> dict[str, Any]:
     """By name. New packed ones begin as empty rows: tokens beyond the last sequence are not computed."""
     packed = _options.is_packed(call)
     shape = (*q.shape[:-1], v.shape[-1])
-    rows = (q.shape[1], q.shape[0]) if packed else tuple(q.shape[:-1])
+    rows = _arrays.rows_of(q, packed)
     _arrays.dtype_name("q", q)
     results = {name: _arrays.new(q, shape, fill=0.0 if packed else None) for name in ("out", "tout")}
     for name, fill in (("lse", -math.inf), ("tlse", 0.0)) if lse else ():

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import library
 
-from . import _quantize, _torch_checks
+from . import _arrays, _quantize, _torch_checks
 from ._torch_op import (
     _GRADIENTS,
     APPEND,
@@ -17,7 +17,6 @@ from ._torch_op import (
     _check_wanted,
     _gradient,
     _like,
-    _lse_shape,
     _packed,
     _readable,
     new_out,
@@ -38,7 +37,7 @@ def _fake_forward(*args: Any) -> tuple[Any, ...]:
     out = new_out(q, c.v, packed, c.out_dtype)
     _torch_checks.check_fit(c, (*zip(INPUTS, c), ("out", out)))
     asked = (c.return_lse, c.return_max)
-    return out, *(q.new_empty(_lse_shape(q, packed) if x else 0, dtype=torch.float32) for x in asked)
+    return out, *(q.new_empty(_arrays.rows_of(q, packed) if x else 0, dtype=torch.float32) for x in asked)
 
 
 @_fake("attention_backward")

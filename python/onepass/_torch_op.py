@@ -140,14 +140,10 @@ def compute(c: Any) -> Any:
 
 def new_results(q: Tensor, v: Tensor, packed: bool, with_lse: Any) -> tuple[Any, ...]:
     """(out, lse or None) for the extension to fill."""
-    lse = q.new_empty(_lse_shape(q, packed), dtype=torch.float32) if with_lse else None
+    lse = q.new_empty(_arrays.rows_of(q, packed), dtype=torch.float32) if with_lse else None
     if lse is not None and packed:  # tokens beyond the last sequence are not computed
         lse.fill_(-torch.inf)
     return new_out(q, v, packed), lse
-
-
-def _lse_shape(q: Tensor, packed: bool) -> Any:
-    return (q.shape[1], q.shape[0]) if packed else q.shape[:-1]
 
 
 _GRADIENTS = tuple("d" + name for name in DIFFERENTIABLE)  # in the order of the operator's results
