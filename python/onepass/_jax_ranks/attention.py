@@ -10,7 +10,7 @@ from onepass import _options, _unknown
 from onepass._flex import jaxpr
 from onepass._flex.trace import texts
 from onepass._jax_call import in_memory, seed_words
-from onepass._ranks.plan import Kind, by_time, check_scheme, kind_of, needs_gather, only_of_gather, refuse_uneven
+from onepass._ranks.plan import check_scheme, kind_of, needs_gather, only_of_gather, scheme_of
 
 from .call import FACTORS, SIDE, Call
 from .layout import Layout
@@ -119,9 +119,13 @@ def context_parallel_attention(
     call = Call(kind.left, kind.right, tuple(words.items()), same_bits, kind.documents, group, asked)
     _check_scores(given, arrays)
     _check_factors(arrays)
-    chosen = _scheme(given, kind, arrays)
-    groups = int(head_groups) if chosen == "gather" else 1
+    of_rows = [name for name in ("bias", "bool_mask") if name in arrays and has_rows(arrays[name])]
+    q, k, v = (arrays[name] for name in "qkv")
+    sizes = *q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize
+    on_cuda = mesh.devices.flat[0].platform != "cpu"
     names = _names(axis)
+    chosen = scheme_of(given, kind, of_rows, len(names) > 1, sizes, on_cuda)
+    groups = int(head_groups) if chosen == "gather" else 1
     sharded = Sharded(
         mesh,
         names if len(names) > 1 else names[0],
@@ -200,25 +204,3 @@ def _check_factors(arrays: dict[str, Any]) -> None:
         shape = arrays[name].shape
         if len(shape) > 2 and shape[2] != 1:
             raise ValueError(f"{name} must not have blocks; give [batch|1, heads|1] (got {list(shape)})")
-
-
-def _scheme(given: dict[str, Any], kind: Kind, arrays: dict[str, Any]) -> str:
-    on_mesh, asked = len(_names(given["axis"])) > 1, given["scheme"]
-    if not on_mesh and needs_gather(given):
-        return "gather"
-    of_rows = [name for name in ("bias", "bool_mask") if name in arrays and has_rows(arrays[name])]
-    if of_rows and (asked == "ulysses" or on_mesh):
-        raise ValueError(
-            f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
-            "[batch|1, heads|1, 1, length]"
-        )
-    if on_mesh:
-        return "mesh"
-    if asked == "ring":
-        refuse_uneven(kind)
-    if asked != "auto":
-        return asked
-    q, k, v = (arrays[name] for name in ("q", "k", "v"))
-    on_cuda = given["mesh"].devices.flat[0].platform != "cpu"
-    schemes = by_time(kind, (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.dtype.itemsize), on_cuda)
-    return next(scheme for scheme in schemes if scheme != "ulysses" or not of_rows)

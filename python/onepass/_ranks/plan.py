@@ -3,7 +3,7 @@
 import bisect
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from onepass import _onepass, _values
@@ -100,14 +100,33 @@ def needs_gather(given: dict[str, Any]) -> bool:
     return option is not None
 
 
-def by_time(kind: Kind, shape: tuple[int, ...], on_cuda: bool) -> list[str]:
-    """The schemes that serve a call, the fastest first by a model.
+def scheme_of(
+    given: dict[str, Any], kind: Kind, of_rows: Sequence[str], on_mesh: bool, shape: tuple[int, ...], on_cuda: bool
+) -> str:
+    """The scheme that is asked for, or the fastest one by a model that serves the call.
 
-    shape: batch, heads of q and of k, dims of q and of v, and bytes of an element.
+    Args:
+      of_rows: the names of inputs that have rows.
+      shape: batch, heads of q and of k, dims of q and of v, and bytes of an element.
     """
+    asked = str(given["scheme"])
+    if not on_mesh and needs_gather(given):
+        return "gather"
+    if of_rows and (asked == "ulysses" or on_mesh):
+        raise ValueError(
+            f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
+            "[batch|1, heads|1, 1, length]"
+        )
+    if on_mesh:
+        return "mesh"
+    if asked == "ring":
+        refuse_uneven(kind)
+    if asked != "auto":
+        return asked
     visibility = _plan.Visibility(kind.left, kind.right, list(kind.documents))
     found = _plan.estimates(kind.layout.plan, visibility, shape, None if on_cuda else _CPU)
-    return [name for name, *_ in found if name != "ring" or _uneven_cut(kind) is None]
+    unfit = ["ulysses"] * bool(of_rows) + ["ring"] * (_uneven_cut(kind) is not None)
+    return next(str(name) for name, *_ in found if name not in unfit)
 
 
 class Sum(NamedTuple):

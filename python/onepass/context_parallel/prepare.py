@@ -8,16 +8,7 @@ import onepass
 from onepass._options import asks_for_max
 from onepass._ranks.call import Options
 from onepass._ranks.layout import node_layouts
-from onepass._ranks.plan import (
-    Kind,
-    by_time,
-    check_scheme,
-    kind_of,
-    needs_gather,
-    only_of_gather,
-    plan_of,
-    refuse_uneven,
-)
+from onepass._ranks.plan import Kind, check_scheme, kind_of, only_of_gather, plan_of, scheme_of
 
 from .call import FACTORS, Call, factors_of
 from .gather import Gather
@@ -93,7 +84,9 @@ def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call
         check_scheme(scheme)
     _check_tensors(q, k, v, layout.count(ranks.me))
     kind = kind_of(layout, given, q.shape[0])
-    chosen = _scheme(ranks, q, k, v, given, kind)
+    of_rows = [name for name in ("bias", "bool_mask") if _has_rows(given[name])]
+    sizes = *q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.element_size()
+    chosen = scheme_of(given, kind, of_rows, isinstance(ranks, TwoRanks), sizes, q.is_cuda)
     names = ("scale", "softcap", "dropout_p", "seed", "score_mod", "mask_mod", "mod_buffers", "threads")
     deterministic = bool(
         given["deterministic"] or given["reproducible"] or torch.are_deterministic_algorithms_enabled()
@@ -135,29 +128,6 @@ def _check_factors(q: Any, k: Any, v: Any, given: Any) -> None:
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     if q.dtype == torch.float8_e4m3fn and wanted:
         raise ValueError("context_parallel.attention does not support gradients of q, k and v in float8_e4m3fn")
-
-
-def _scheme(ranks: Any, q: Any, k: Any, v: Any, given: Any, kind: Kind) -> str:
-    """The scheme that is asked for, or the fastest one that serves the call."""
-    asked, of_rows = given["scheme"], [n for n in ("bias", "bool_mask") if _has_rows(given[n])]
-    on_mesh = isinstance(ranks, TwoRanks)
-    if not on_mesh and needs_gather(given):
-        return "gather"
-    if of_rows and (asked == "ulysses" or on_mesh):
-        raise ValueError(
-            f"scheme '{'mesh' if on_mesh else asked}' does not support a {of_rows[0]} with rows; give "
-            "[batch|1, heads|1, 1, length]"
-        )
-    if on_mesh:
-        return "mesh"
-    if asked == "ring":
-        refuse_uneven(kind)
-    if asked != "auto":
-        return str(asked)
-    if ranks.size == 1:
-        return "gather"
-    shape = (*q.shape[:2], k.shape[1], q.shape[3], v.shape[3], q.element_size())
-    return next(name for name in by_time(kind, shape, q.is_cuda) if name != "ulysses" or not of_rows)
 
 
 def _has_rows(x: Any) -> bool:
