@@ -1,6 +1,6 @@
 """Builds and checks the artifacts of a tag, and writes the notes: `./dev release v0.2.0`. It uploads nothing.
 
-release.py TAG [--artifacts source wheel aarch64] [--out FOLDER]
+release.py TAG [--artifacts source wheel wheel_2_28 aarch64] [--out FOLDER]
 
 The tag's files alone are used, in a folder of their own. The version of the tag must be that of version.h, and
 CHANGELOG must have its section. The folder gets the source archive, what `./dev wheel` has built and tried, NOTES.md
@@ -16,7 +16,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BUILDS = {"source": None, "wheel": ["./dev", "wheel"], "aarch64": ["./dev", "wheel", "aarch64"]}
+BUILDS = {
+    "source": None,
+    "wheel": ["./dev", "wheel"],
+    "wheel_2_28": ["./dev", "wheel", "2_28"],
+    "aarch64": ["./dev", "wheel", "aarch64"],
+}
 
 
 def fail(sentence):
@@ -68,7 +73,7 @@ def build(tree, artifact, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tag")
-    parser.add_argument("--artifacts", nargs="+", choices=BUILDS, default=["source", "wheel"])
+    parser.add_argument("--artifacts", nargs="+", choices=BUILDS, default=["source", "wheel", "wheel_2_28"])
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
     version = given.tag.removeprefix("v")

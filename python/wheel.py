@@ -1,6 +1,6 @@
 """Makes the wheel that people install, and tries it: `./dev wheel`.
 
-wheel.py [--licence NAME=FILE]... PYTHON...
+wheel.py [--licence NAME=FILE]... [--toolchain FOLDER] PYTHON...
 
 The first PYTHON builds: a source distribution, from that a wheel, and from that one with the libraries that it needs
 inside, under the tag that its symbols allow. CPython 3.12 and later build it for the stable ABI, so that it installs on
@@ -91,6 +91,22 @@ def build(python, licences, settings=(), env=None):
     return source, wheel
 
 
+def toolchain(folder, python):
+    """(settings, variables) of a build by the compiler of cmake/zig.sh for a Python."""
+    headers = pathlib.Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip())
+    if headers.parent == pathlib.Path("/usr/include"):  # Debian's, beside the headers of Debian's glibc
+        multiarch = run(python, "-c", "import sysconfig; print(sysconfig.get_config_var('MULTIARCH'))").strip()
+        copied = WORK / "include" / headers.name
+        shutil.copytree(headers, copied)
+        shutil.copytree(headers.parent / multiarch / headers.name, copied / multiarch / headers.name)
+        headers = copied
+    settings = [
+        f"cmake.define.CMAKE_TOOLCHAIN_FILE={folder / 'toolchain.cmake'}",
+        f"cmake.define.Python_INCLUDE_DIR={headers}",
+    ]
+    return settings, {"CCACHE_COMPILERCHECK": "content"}  # a script of zig.sh: its text counts, not its age
+
+
 def check(tools, wheel, env=None):
     """The tag is auditwheel's own finding, the stable ABI is kept, and the size is within bounds."""
     shown = " ".join(run(tools / "auditwheel", "show", wheel, env=env).split())
@@ -110,12 +126,12 @@ def test_files():
     return [file for file in sorted(TESTS.glob("test_*.py")) if file.stem.removeprefix("test_") not in BUILD_TREE]
 
 
-def try_out(python, wheel):
+def try_out(python, wheel, options):
     version = run(python, "-c", "import platform; print(platform.python_version())").strip()
     say(f"Trying the wheel in Python {version}")
     bare = environment(python, f"try-{version}", f"{wheel}[bf16]", "pytest")
     folder = bare.parent
-    print(run(bare / "python", TESTS / "try_wheel.py", cwd=folder), end="", flush=True)
+    print(run(bare / "python", TESTS / "try_wheel.py", *options, cwd=folder), end="", flush=True)
     times = [run(bare / "python", "-c", IMPORT, cwd=folder).split() for _ in range(11)]
     wall, cpu = (statistics.median(map(float, column)) for column in zip(*times))
     print(
@@ -129,12 +145,16 @@ def try_out(python, wheel):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--licence", action="append", default=[], help="of a library that the wheel takes in")
+    parser.add_argument(
+        "--toolchain", type=pathlib.Path, help="folder of cmake/zig.sh; without it, the system's compiler"
+    )
     parser.add_argument("python", nargs="+")
     options = parser.parse_args()
     clear()
-    made = build(options.python[0], options.licence)
+    compiler = toolchain(options.toolchain.resolve(), options.python[0]) if options.toolchain else ()
+    made = build(options.python[0], options.licence, *compiler)
     for python in options.python:
-        try_out(python, made[1])
+        try_out(python, made[1], ["--linked-in"] if options.toolchain else [])
     deliver(*made)
 
 

@@ -15,7 +15,7 @@ FILES = {
     "packaging/vcpkg/ports/onepass/vcpkg.json": '{"version-semver": "1.2.3"}\n',
     "packaging/spack/packages/onepass/package.py": 'class Onepass:\n    version("1.2.3")\n',
     "CHANGELOG.md": "# Changelog\n\n## Unreleased\n- later\n\n## 1.2.3\n### Added\n- this\n\n## 1.2.2\n- before\n",
-    "dev": '#!/bin/sh\nmkdir -p dist && echo "$@" >dist/onepass-1.2.3.whl\n',
+    "dev": '#!/bin/sh\nmkdir -p dist && echo "$@" >dist/onepass-1.2.3${2:+-$2}.whl\n',
 }
 
 
@@ -45,10 +45,11 @@ class Release(unittest.TestCase):
     def test_a_release(self):
         status, printed, out = self.release()
         self.assertEqual(status, 0, printed)
-        files = {"onepass-1.2.3-source.tar.gz", "onepass-1.2.3.whl", "NOTES.md", "SHA256SUMS"}
+        wheels = {"onepass-1.2.3.whl": "wheel\n", "onepass-1.2.3-2_28.whl": "wheel 2_28\n"}
+        files = {"onepass-1.2.3-source.tar.gz", *wheels, "NOTES.md", "SHA256SUMS"}
         self.assertEqual({path.name for path in out.iterdir()}, files)
         self.assertEqual((out / "NOTES.md").read_text(), "### Added\n- this\n")
-        self.assertEqual((out / "onepass-1.2.3.whl").read_text(), "wheel\n")
+        self.assertEqual({name: (out / name).read_text() for name in wheels}, wheels)
         subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
         listed = subprocess.run(["tar", "-tzf", out / "onepass-1.2.3-source.tar.gz"], capture_output=True, text=True)
         self.assertIn("onepass-1.2.3/include/onepass/version.h\n", listed.stdout)
