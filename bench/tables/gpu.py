@@ -151,7 +151,7 @@ def serving(rows):
 
 def invariant():
     """Calls with batch_invariant beside the same without it."""
-    rows, lines = rows_of("h100_invariant"), []
+    rows, lines = rows_of("h200_invariant"), []
     us = {row["problem"]: 1e6 * row["median_s"] for row in rows}
     for problem, with_it in us.items():
         if " batch_invariant" in problem:

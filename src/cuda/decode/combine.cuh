@@ -124,9 +124,22 @@ struct RowEnd {
   DEV RowFlag wrong() const { return right ? kNotFinite : kWrong; }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {
-    const float x = (kChained ? o + 0.0f : o) * end.inv;  // a sum of states may be -0, a state alone is +0
-    write_out(p, out_offset(p, group.work_tile(row.head), row.token) + column, x);
+    const float x = value(o);
+    write_out(p, offset() + column, x);
     return lost || (right && is_finite(rounded(x)));
+  }
+  // An even column and the next, by one store where the row's address allows it.
+  template <class Format = ElementOf<forward_features.output>::Format>
+  DEV bool put_two(i32 column, float a, float b) const {
+    constexpr u32 kBytes = bytes_of(forward_features.output);
+    char* const at = static_cast<char*>(p.out) + (offset() + column) * static_cast<i64>(kBytes);
+    if (reinterpret_cast<u64>(at) % (2 * kBytes) != 0) return put_one(column, a) & put_one(column + 1, b);
+    const float x = value(a), y = value(b);
+    if constexpr (kBytes == 2)
+      *reinterpret_cast<u32*>(at) = Format::pack(x, y);
+    else
+      store_global(at, {__float_as_uint(x), __float_as_uint(y)});
+    return lost || (right && is_finite(rounded(x)) && is_finite(rounded(y)));
   }
   DEV bool put(i32 column, const float (&o)[4]) const {  // four, those of them that there are
     bool good = true;
@@ -138,6 +151,10 @@ struct RowEnd {
   }
 
  private:
+  DEV float value(float o) const {
+    return (kChained ? o + 0.0f : o) * end.inv;  // a sum of states may be -0, a state alone is +0
+  }
+  DEV i64 offset() const { return out_offset(p, group.work_tile(row.head), row.token); }
   static DEV float rounded(float x) {
     using Format = ElementOf<forward_features.output>::Format;
     return Format::unpack(Format::round(x));

@@ -2,6 +2,7 @@
 // the workspace (combine.cuh).
 #pragma once
 #include "cuda/decode/combine.cuh"
+#include "cuda/decode/one_result/parted_rows.cuh"
 
 namespace onepass::decode {
 
@@ -16,7 +17,7 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], cons
   const u32 own = sm + kLayout.sums + own_team() * kRows * kLayout.sum_pitch + lane % 4 * 8;
 #pragma unroll 1
   for (i32 from = 0; from < kOutN; from += kColumns) {
-    if (from != 0) __syncthreads();
+    if (from != 0) all_sync();
 #pragma unroll
     for (i32 j = 0; j < kOutSums; j += 2) {
       const i32 column = own_columns(j / 4 * 4) - from, i = j >> 1 & 1;
@@ -28,7 +29,7 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], cons
           store_pair(own + row * kLayout.sum_pitch + column * 4, o[r][j] * weight[r][i], o[r][j + 1] * weight[r][i]);
       }
     }
-    __syncthreads();
+    all_sync();
 #pragma unroll 1
     for (i32 at = opaque_thread(); at < rows * kColumns / 4; at += kThreads) {
       const i32 row = at / (kColumns / 4), column = at % (kColumns / 4) * 4;
@@ -53,9 +54,20 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], cons
   }
 }
 
+// The sums of a lane's row i, to the whole quad.
+DEV Sums own_sums(const LaneRows& rows, i32 i) {
+  return {
+      {rows.state[i].m, quad_sum(rows.state[i].l)}, kRoundedSums ? quad_sum(rows.norm[i]) : 0.0f, rows.largest_of(i)};
+}
+template <i32 parts>
+DEV Sums own_sums(const PartedRows<parts>& rows, i32 i) {
+  return rows.part_sums(0, i);
+}
+
 // The end of a segment.
+template <class Rows>
 DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& segment, i32 end,
-               const float (&o)[kRowTiles][kOutSums], const LaneRows (&lane_rows)[kRowTiles]) {
+               const float (&o)[kRowTiles][kOutSums], const Rows (&lane_rows)[kRowTiles]) {
   const auto unit = unit_of(p);
   const Group& g = segment.group;
   const i32 rows = g.rows(p), lane = static_cast<i32>(opaque_thread() % 32);
@@ -68,24 +80,30 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   for (i32 r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {
-      const Sums s = {{lane_rows[r].state[i].m, quad_sum(lane_rows[r].state[i].l)},
-                      kRoundedSums ? quad_sum(lane_rows[r].norm[i]) : 0.0f,
-                      lane_rows[r].largest_of(i)};
-      if (lane % 4 == 0) store_sums(state_at(own_team(), first_row + 16 * r + 8 * i), s);
+      const Sums s = own_sums(lane_rows[r], i);
+      const i32 own = kSharesTiles ? static_cast<i32>(own_half()) : own_team();
+      if (lane % 4 == 0) store_sums(state_at(own, first_row + 16 * r + 8 * i), s);
       if constexpr (forward_features.entropy) {
         const float terms = lane_rows[r].quad_terms(i);
         if (lane % 4 == 0) store_word(terms_at(own_team(), first_row + 16 * r + 8 * i), __float_as_int(terms));
       }
     }
   }
-  __syncthreads();
+  all_sync();
   const auto meet = [&](i32 row, Sums& all) {  // of all teams' states
     float part_max = kNegInf;
 #pragma unroll
     for (i32 team = 0; team < kShare; ++team) part_max = fmaxf(part_max, load_one(state_at(team, row)));
     return unit.meet(all.state, part_max);
   };
-  const auto join_team = [&](i32 team, i32 row, Sums& all) { return join(unit, all, load_sums(state_at(team, row))); };
+  const auto join_team = [&](i32 team, i32 row, Sums& all) {
+    Sums of_team = load_sums(state_at(team, row));
+    if constexpr (kSharesTiles) {
+#pragma unroll
+      for (i32 part = 1; part < kKeyParts; ++part) add_part(of_team, load_sums(state_at(part, row)));
+    }
+    return join(unit, all, of_team);
+  };
   float weight[kRowTiles][2] = {};
 #pragma unroll
   for (i32 r = 0; r < kRowTiles; ++r) {
@@ -141,12 +159,12 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     });
     const bool over = segment.step + segment.steps == min(g.end(), end);  // this block has no more of the group
     if (!over || !is_last(sm, p, line, segment)) {
-      __syncthreads();
+      all_sync();
       return;
     }
     unite_parts(sm, p, line, g);
   }
-  __syncthreads();
+  all_sync();
   run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
 }
 

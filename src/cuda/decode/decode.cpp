@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -56,6 +57,7 @@ class State final : public cuda::KernelState {
         sharing_(sharing_of(*problem, config, heads_together(*problem, most_))),
         share_(share_of(*problem, sharing_, most_)),
         early_(part.early),
+        maps_(key_maps(*problem, config)),
         decided_(decided_params(*problem, config, sharing_, share_, part)) {
     idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
     workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
@@ -76,9 +78,10 @@ class State final : public cuda::KernelState {
   std::string describe() const override {
     const DecodeConfig& c = config_;
     return text(rows_of(*problem), " rows per K/V head", c.row_blocks ? text(" in blocks of ", c.rows) : "", ", ",
-                c.turns > 1 ? text(c.wgmma ? text(c.warps / 4, " warpgroups") : text(c.warps, " warps"),
-                                   " with the keys of ", c.turns, " teams in turn")
-                            : text(c.warps, " warps in ", c.share, " teams"),
+                c.prompts ? text(c.wgmma() ? text(c.warps / 4, " warpgroups") : text(c.warps, " warps"),
+                                 " with all keys of their rows")
+                : c.shares_tiles() ? text(c.warps, " warps, ", c.parts, " of them with a part of each tile")
+                                   : text(c.warps, " warps in ", c.share, " teams"),
                 ", tiles of ", c.block_n, " keys, ", c.slots, " tiles prefetched per team, ",
                 sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ", kernel_->shared_bytes,
                 " bytes of shared memory");
@@ -89,7 +92,10 @@ class State final : public cuda::KernelState {
     DecodeParams params = decided_;
     bind(params, call.tensors, call.workspace);
     params.counters = counters_of(call);
-    call.launch(*kernel_, {share_.blocks * sharing_.co_scheduled, config_.all_threads(), early_}, params);
+    const cuda::Grid by{share_.blocks * sharing_.co_scheduled, config_.all_threads(), early_};
+    if (config_.copy_warps == 0) return call.launch(*kernel_, by, params);
+    CopiedParams copied{maps_.at(params, cuda::tensor_map), params};
+    call.launch(*kernel_, by, copied);
   }
 
   const DecodeConfig config_;
@@ -97,6 +103,7 @@ class State final : public cuda::KernelState {
   const Sharing sharing_;
   const Share share_;
   const bool early_;
+  const KeyMapShapes maps_;
   const DecodeParams decided_;
   const cuda::PlannedKernel* kernel_;
 };
@@ -106,19 +113,28 @@ Selected<DecodeConfig> config_on(const cuda::DeviceFacts& device, const Problem&
   return select_config(p, device.shared_bytes, device.major == 9);
 }
 
-// A config for prompts with the same bits: warps of sixteen rows with all of their keys (prompts/turns.cuh). None where
-// shared memory or registers are too few.
-std::optional<DecodeConfig> with_turns(const ForwardFeatures& features, DecodeConfig c, int shared_bytes, bool hopper) {
-  constexpr int kKeys = 64, kTurnSlots = 4;
-  const AttentionFeatures& f = features.attention;
-  if (f.input == ScalarType::f32 || f.keys == ScalarType::e4m3 || std::max(f.dim_qk, f.dim_v) > 128) return {};
-  if (f.dropout || f.score_mod || f.mask_mod || f.bias != ScalarType::none || f.bool_mask) return {};
-  c.turns = c.share, c.share = 1, c.warps = 8, c.row_tiles = 1, c.rows = 16 * c.warps;
-  c.piece = c.piece * c.block_n / kKeys, c.block_n = kKeys;
-  // Smaller copies would pass through registers, and slopes beside sums of rounded weights or maxima have none left.
-  const bool fits = !f.alibi || (features.output != ScalarType::f32 && !features.row_max);
-  c.wgmma = hopper && c.copy_bytes == 16 && fits;
-  for (c.slots = kMaxSlots; c.slots > kTurnSlots && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
+// Rows with one result whose tiles have parts with sums of their own, whatever their number.
+bool has_parts(const Problem& p, const AttentionFeatures& f) {
+  return p.batch_invariant && !p.unified_max && f.input != ScalarType::f32 && f.keys != ScalarType::e4m3 &&
+         std::max(f.dim_qk, f.dim_v) <= 128 && !f.dropout && !f.score_mod && !f.mask_mod && !f.bool_mask &&
+         f.bias == ScalarType::none;
+}
+constexpr int kParts = 4, kPartedKeys = 64;  // of a tile
+
+// Rows of K and V that TMA loads at once; 0: the copying warps do without, with more instructions.
+int box_rows_of(const Problem& p) {
+  for (const Role role : {Role::k, Role::v})
+    if (!sm90::why_no_tma(p, role).empty()) return 0;
+  const auto rows = static_cast<int>(p.paged() ? std::gcd(p.page_size, std::int64_t{kPartedKeys}) : kPartedKeys);
+  return rows < 8 ? 0 : rows;
+}
+
+// A config for prompts with the bits of `c`: warps of sixteen rows with all of their keys (one_result/). None where
+// shared memory is too small.
+std::optional<DecodeConfig> for_prompts(const ForwardFeatures& features, DecodeConfig c, int shared_bytes) {
+  constexpr int kMinPairs = 2;
+  c.prompts = true, c.halves = 1, c.warps = 8, c.row_tiles = 1, c.rows = 16 * c.warps;
+  for (c.slots = kMaxSlots; c.slots > 2 * kMinPairs && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
   }
   if (layout_of(features, c).total > shared_bytes) return {};
   return c;
@@ -197,9 +213,10 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
                  .even = false,
                  .unified = p.unified_max.has_value(),
                  .row_blocks = row_blocks,
-                 .turns = 1,
-                 .sub_n = block_n,
-                 .wgmma = false};
+                 .parts = 1,
+                 .prompts = false,
+                 .copy_warps = 0,
+                 .box_rows = 0};
   // As many tiles ahead as shared memory holds, and fewer warps where two are too many.
   const auto fits = [&] { return layout_of(features, c).total <= shared_bytes; };
   const auto choose = [&](int team) {  // warps of a team
@@ -211,13 +228,21 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     }
     c.warps = team, c.share = 1;
   };
-  if (one_result) {  // teams divide the keys, so their number does not depend on the rows
+  if (has_parts(p, f)) {
+    c.parts = c.halves = kParts, c.share = 1;
+    c.piece = c.piece * c.block_n / kPartedKeys, c.block_n = kPartedKeys;
+    if (hopper && c.copy_bytes == 16) c.box_rows = box_rows_of(p);  // smaller copies would pass through registers
+    if (c.box_rows != 0 || (hopper && c.copy_bytes == 16 && row_blocks)) c.copy_warps = 4;
+    c.row_tiles = std::min(row_tiles, 2), c.warps = kParts * std::max(1, row_tiles / c.row_tiles);
+    for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
+    }
+  } else if (one_result) {  // teams divide the keys, so their number does not depend on the rows
     c.rows = kMaxRows, c.row_tiles = s->row_tiles;
     choose(kMaxRows / 16 / c.row_tiles * c.halves);
     c.rows = rows, c.row_tiles = held;
     c.warps = c.share * (row_tiles / held) * c.halves;
   }
-  choose(row_tiles / held * c.halves);
+  if (c.parts == 1) choose(row_tiles / held * c.halves);
   if (one_result) {
     for (DecodeConfig two = c; two.slots >= kMinSlotsOfTwo; --two.slots) {
       if (blocks_at_once(features, two, shared_bytes) == 2) {
@@ -226,8 +251,8 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
       }
     }
   }
-  if (row_blocks && c.share > 1) {
-    if (const auto turns = with_turns(features, c, shared_bytes, hopper)) c = *turns;
+  if (row_blocks && c.parts > 1) {
+    if (const auto prompts = for_prompts(features, c, shared_bytes)) c = *prompts;
   }
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
@@ -249,12 +274,30 @@ Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
           .lead = 0,
           .co_scheduled = heads,
           .own_blocks = c.row_blocks,
-          .partials = c.turns == 1,
+          .partials = !c.prompts,
           .by_tiles = c.piece != 0 && !c.row_blocks};
 }
 DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Sharing& sharing, const Share& share,
                             const cuda::Part& part) {
   return decided_params(p, sharing, {c.block_m(), c.block_n, c.warps}, share, part);
+}
+
+KeyMapShapes key_maps(const Problem& p, const DecodeConfig& c) {
+  if (c.copy_warps == 0) return {};
+  const std::int64_t tokens = p.paged()      ? p.page_size
+                              : p.packed_k() ? p.total_k
+                                             : p.seq_k,
+                     batch = p.paged()      ? p.pages
+                             : p.packed_k() ? 1
+                                            : p.batch;
+  const auto shape = [&](const Dims& stride, std::int64_t dim) {
+    return cuda::TensorMapShape(p.key_dtype(), {dim, tokens, p.heads_kv, batch}, {stride[2], stride[1], stride[0]},
+                                std::max(c.box_rows, 8));
+  };
+  return {c.box_rows != 0 && tokens > 0 && batch > 0, shape(p.layout.k, p.dim_qk), shape(p.layout.v, p.dim_v)};
+}
+KeyMaps KeyMapShapes::at(const DecodeParams& params, cuda::MapTensor map_tensor) const {
+  return {map_tensor(keys ? params.k : params.q, k), map_tensor(keys ? params.v : params.q, v)};
 }
 
 std::string mods_of(const Problem& p) {
@@ -267,9 +310,9 @@ cuda::KernelProgram program_of(const ForwardFeatures& f, const DecodeConfig& c, 
           text(cuda::features_source(f),
                cuda::config_line("cuda/decode/decode_config.hpp", "onepass::mma", "decode::DecodeConfig config", c),
                sm80::products_of(f.attention.input)),
-          c.wgmma ? "sm_90a" : arch,
+          c.copy_warps ? "sm_90a" : arch,
           mods,
-          c.wgmma
+          c.wgmma()
               ? cuda::wgmma_source({c.block_n, round_up(f.attention.dim_v, 16)}, sm90::operand_of(f.attention.input))
               : ""};
 }

@@ -15,9 +15,10 @@
 
 #include "cuda/decode/combine_block.cuh"
 #include "cuda/decode/kv_pipeline.cuh"
+#include "cuda/decode/one_result/shared_tiles.cuh"
+#include "cuda/decode/one_result/warpgroups.cuh"
+#include "cuda/decode/one_result/warps.cuh"
 #include "cuda/decode/operands.cuh"
-#include "cuda/decode/prompts/turns.cuh"
-#include "cuda/decode/prompts/warpgroups.cuh"
 #include "cuda/decode/unified.cuh"
 #include "cuda/device/order.cuh"
 
@@ -33,8 +34,9 @@ namespace onepass::decode {
 //   wait for V       |
 //   O += P V         |
 //   give V back      | copy the K or V that is kSlots copies ahead
+template <class Rows>
 DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& ring, float (&o)[kRowTiles][kOutSums],
-                LaneRows (&rows)[kRowTiles]) {
+                Rows (&rows)[kRowTiles]) {
   float s[kRowTiles][kBlockN / 2];
   Weights<kBlockN> w[kRowTiles];
   const QueryOperand query{sm + kLayout.q};
@@ -87,52 +89,83 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
   }
 }
 
-}  // namespace onepass::decode
-
-// -------------------------------------------------------------------------------------------------------------- kernel
-extern "C" __global__ void __launch_bounds__(onepass::mma::config.all_threads(), 1)
-    attention_decode(const __grid_constant__ onepass::decode::DecodeParams p) {
-  using namespace onepass;
-  using namespace onepass::decode;
-  extern __shared__ __align__(kWgmma ? 1024 : 128) unsigned char smem[];
-  const u32 sm = shared_address(smem);
-  if constexpr (features.shared()) {
-    if (p.concurrent) let_next_kernel_start();
+// All of a CTA's segments; Q of the first is on its way.
+template <class Keys>
+DEV void take_segments(u32 sm, const DecodeParams& p, const Line& line, Segment segment, i32 end, Keys& ring) {
+#pragma unroll 1
+  while (segment.steps != 0) {
+    float o[kRowTiles][kOutSums];
+    OwnRows rows[kRowTiles];
+    for (OwnRows& r : rows) r = {};
+    clear(o);
+    all_sync();  // Q is here
+    if constexpr (kFp8Keys) {
+      sort_query(sm);
+      all_sync();
+    }
+    if constexpr (kSharesTiles)
+      attend_shared(sm, p, segment, ring, o, rows);
+    else
+      attend(sm, p, segment, ring, o, rows);
+    unite(sm, p, line, segment, end, o, rows);
+    segment = line.next(segment, end);
+    if (segment.steps == 0) break;
+    copy_query<true>(sm, p, segment.group);
   }
+}
+
+template <bool kMaps>
+struct ParamsOf {
+  using Type = DecodeParams;
+};
+template <>
+struct ParamsOf<true> {
+  using Type = CopiedParams;
+};
+using KernelParams = ParamsOf<kCopyWarps>::Type;
+
+// This CTA's part of the work. A template: what a kernel does not do is not compiled.
+template <class Params>
+DEV void take_line(u32 sm, const Params& p) {
   const Line line(p);
   i32 end;
   Segment segment = line.open(line_block(p), end);
   if constexpr (kWgmma) {
-    take_group_turns<kTurns>(sm, p, line, segment, end);
-  } else if constexpr (kTurns > 1) {
+    beside_copiers(sm, p, line, segment, end, [&] { take_group_blocks<PromptRows>(sm, p, line, segment, end); });
+  } else if constexpr (kCopyWarps) {
+    beside_copiers(sm, p, line, segment, end, [&] {
+      SlotsInTurn ring{sm};
+      copy_query<true>(sm, p, segment.group);
+      take_segments(sm, p, line, segment, end, ring);
+    });
+  } else if constexpr (kPrompts) {
     Ring ring{p, line, end};
     copy_query<false>(sm, p, segment.group);  // in front of all keys
-    ring.begin_turns(sm, segment);
+    ring.begin_pairs(sm, segment);
     copies_wait<kSlots - 2>();
-    take_turns<kTurns>(sm, p, line, segment, end, ring);
+    take_blocks<PromptRows>(sm, p, line, segment, end, ring);
   } else {
     Ring ring{p, line, end};
     copy_query<false>(sm, p, segment.group);
     ring.begin(sm, segment);
     copies_wait<kSlots>();
-#pragma unroll 1
-    while (segment.steps != 0) {
-      float o[kRowTiles][kOutSums];
-      LaneRows rows[kRowTiles];
-      for (LaneRows& r : rows) r = {};
-      clear(o);
-      __syncthreads();  // Q is here
-      if constexpr (kFp8Keys) {
-        sort_query(sm);
-        __syncthreads();
-      }
-      attend(sm, p, segment, ring, o, rows);
-      unite(sm, p, line, segment, end, o, rows);
-      segment = line.next(segment, end);
-      if (segment.steps == 0) break;
-      copy_query<true>(sm, p, segment.group);
-    }
+    take_segments(sm, p, line, segment, end, ring);
   }
+}
+
+}  // namespace onepass::decode
+
+// -------------------------------------------------------------------------------------------------------------- kernel
+extern "C" __global__ void __launch_bounds__(onepass::mma::config.all_threads(), onepass::mma::config.at_once())
+    attention_decode(const __grid_constant__ onepass::decode::KernelParams p) {
+  using namespace onepass;
+  using namespace onepass::decode;
+  extern __shared__ __align__(kCopyWarps ? 1024 : 128) unsigned char smem[];
+  const u32 sm = shared_address(smem);
+  if constexpr (features.shared()) {
+    if (p.concurrent) let_next_kernel_start();
+  }
+  take_line(sm, p);
   if constexpr (features.shared()) {
     if (p.concurrent && blockIdx.x == 0) wait_for_kernel_before();  // this kernel's end is the end of both
   }

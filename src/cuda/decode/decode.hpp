@@ -4,6 +4,7 @@
 #include "cuda/compile/program.hpp"
 #include "cuda/decode/decode_config.hpp"
 #include "cuda/decode/split_policy.hpp"
+#include "cuda/host/tensor_map.hpp"
 #include "problem/implementation.hpp"
 #include "problem/selected.hpp"
 
@@ -24,6 +25,18 @@ Decision plan(const Request& request, const cuda::Part& part);
 Sharing sharing_of(const Problem& problem, const DecodeConfig& config, int heads = 1);
 DecodeParams decided_params(const Problem& problem, const DecodeConfig& config, const Sharing& sharing,
                             const Share& share, const cuda::Part& part = {});
+
+// K and V as TMA reads them, where warps copy.
+struct KeyMaps {
+  cuda::TensorMap k_map, v_map;
+};
+struct CopiedParams : KeyMaps, DecodeParams {};
+struct KeyMapShapes {
+  bool keys = false;  // else K and V have no address, and q's stands for theirs
+  cuda::TensorMapShape k, v;
+  KeyMaps at(const DecodeParams& params, cuda::MapTensor map_tensor) const;
+};
+KeyMapShapes key_maps(const Problem& problem, const DecodeConfig& config);
 
 extern const Implementation kImplementation;
 

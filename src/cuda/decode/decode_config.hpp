@@ -11,7 +11,7 @@ struct DecodeConfig {
   int rows;                         // of a K/V head at most: a power of two
   int warps, row_tiles;             // a warp holds row_tiles times sixteen rows
   int share;        // teams: a team's warps hold the rows between them, and each team has keys of its own
-  int halves;       // warps of a team that hold the same rows: each computes S, and some columns of O
+  int halves;       // warps of a team that hold the same rows: each computes S or a part of it, and some columns of O
   int block_n;      // keys of a tile
   int slots;        // tiles of K or V of a team in shared memory
   int piece;        // tiles of a chunk of keys, the same in every batch, which one CTA has; 0: keys are cut anywhere
@@ -19,18 +19,25 @@ struct DecodeConfig {
   bool even;        // DecodeParams::splits is not 0: a block has one segment, which leaves out a third of the code
   bool unified;     // weights refer to DecodeParams::phi in place of the rows' maxima
   bool row_blocks;  // a K/V head may have more rows than `rows`: a CTA has all keys of a block of them
-  int turns;        // parts of a piece's keys that a team takes one after the other, each as a team of its own would
-  int sub_n;        // keys of a step of the softmax: block_n, or with turns the tile of kernels for few rows
-  bool wgmma;       // with turns: products of warpgroups, and four more warps that copy (prompts/warpgroups.cuh)
+  int parts;  // of a tile's keys, with sums of their own (one_result/parted_rows.cuh); 1: a tile has one sum for each
+              // lane
+  bool prompts;    // a warp has sixteen rows and all parts of their tiles, in place of a warp for each part
+  int copy_warps;  // more warps, which copy for the others (one_result/copiers.cuh); with prompts these multiply by
+                   // wgmma then
+  int box_rows;    // of K and V that these warps load at once by TMA; 0: they copy by cp.async
 
   ONEPASS_FIELDS(DecodeConfig, kSums, rows, warps, row_tiles, share, halves, block_n, slots, piece, copy_bytes, even,
-                 unified, row_blocks, turns, sub_n, wgmma)
-  ONEPASS_HD constexpr int threads() const { return 32 * warps; }                       // that hold rows
-  ONEPASS_HD constexpr int copiers() const { return wgmma ? 128 : threads() / share; }  // of a tile
-  ONEPASS_HD constexpr int all_threads() const { return threads() + (wgmma ? copiers() : 0); }
+                 unified, row_blocks, parts, prompts, copy_warps, box_rows)
+  ONEPASS_HD constexpr int threads() const { return 32 * warps; }  // that hold rows
+  ONEPASS_HD constexpr int copiers() const { return copy_warps ? 32 * copy_warps : threads() / share; }  // of a tile
+  ONEPASS_HD constexpr int all_threads() const { return threads() + 32 * copy_warps; }
+  ONEPASS_HD constexpr bool wgmma() const { return prompts && copy_warps != 0; }
+  // CTAs of a multiprocessor that ptxas leaves registers for.
+  ONEPASS_HD constexpr int at_once() const { return copy_warps && warps == 4 ? 2 : 1; }
   ONEPASS_HD constexpr int team() const { return warps / share; }
   ONEPASS_HD constexpr int same_rows() const { return share * halves; }
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team() / halves; }
+  ONEPASS_HD constexpr bool shares_tiles() const { return parts > 1 && !prompts; }  // a warp has a part
   // The least tiles of a CTA: fewer are not worth a merge.
   ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
 };
@@ -39,28 +46,22 @@ struct DecodeConfig {
 // a warp, and 4 KB of O.
 ONEPASS_HD constexpr int repair_bytes(int warps) { return warps * 384 + (4 << 10); }
 
-// Bytes of shared memory for each warp with turns: a segment, and with warpgroups two words.
+// Bytes of shared memory for each warp with prompts: a segment, and with warpgroups two words.
 inline constexpr int kStoredBytes = 80;
 
-// With warpgroups, what needs registers beside O: then less of Q and of O is in them.
-ONEPASS_HD constexpr bool needs_registers(const ForwardFeatures& f) {
-  return f.attention.transforms() || f.attention.tree || f.row_max || f.output == ScalarType::f32;
-}
-// With warpgroups, a thread's sums of O over a piece that are not in registers, between the ends of turns.
-ONEPASS_HD constexpr int stored_sums(const ForwardFeatures& f, const DecodeConfig& c) {
-  if (!c.wgmma || f.attention.dim_v <= 64) return 0;
-  return needs_registers(f) ? round_up(f.attention.dim_v, 16) / 2 - 4 : 28;
-}
+// Bytes of a warp's vote on the step of its rows (one_result/shared_tiles.cuh).
+inline constexpr int kVoteBytes = 16;
 
-// Shared memory of a CTA, in order: Q, the rings of the teams, the columns of O that its teams add up at
-// a time (with turns: O of the pieces so far), the teams' row states, the states of their union, what has happened to a
-// row, the units of Q's rows beside an FP8 cache, barriers of copies, sums of O over a piece, the states' sums for
-// entropies. Rows of tiles are padded to a multiple of 128 bytes, the swizzle's width.
+// Shared memory of a CTA, in order: Q, the rings of the teams, the weights that warps share, the columns of O that its
+// teams add up at a time (with prompts: O of the pieces so far), row states of the teams or of the parts of tiles, the
+// states of their union, what has happened to a row, the units of Q's rows beside an FP8 cache, barriers of copies,
+// votes of warps that share tiles, the states' sums for entropies. Rows of tiles are padded to a multiple of 128 bytes,
+// the swizzle's width.
 struct DecodeLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row
   int slot_bytes, team_bytes;     // of a tile of K or V, of a ring
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
-  int q, rings, sums, states, united, flags, segments, units, barriers, piece, terms, total;
+  int q, rings, weights, sums, states, united, flags, segments, units, barriers, votes, terms, total;
 };
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
@@ -76,17 +77,18 @@ ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, con
   l.sum_pitch = 4 * (l.columns + 8);
   l.q = 0;
   l.rings = l.q + c.block_m() * l.q_pitch;
-  l.sums = l.rings + c.share * l.team_bytes;
-  const int sum_bytes = c.turns > 1 ? c.rows * whole * 4 : c.share * c.rows * l.sum_pitch,
+  l.weights = l.rings + c.share * l.team_bytes;
+  l.sums = l.weights + (c.shares_tiles() ? 2 * c.block_m() * round_up(2 * c.block_n, 128) : 0);  // of two tiles
+  const int sum_bytes = c.prompts ? c.rows * whole * 4 : c.share * c.rows * l.sum_pitch,
             repair = f.keys == ScalarType::e4m3 ? 0 : repair_bytes(c.warps);
   l.states = l.sums + (sum_bytes < repair ? repair : sum_bytes);
-  l.united = l.states + c.share * c.block_m() * 16;
+  l.united = l.states + c.share * (c.shares_tiles() ? c.parts : 1) * c.block_m() * 16;
   l.flags = l.united + c.block_m() * 16;
-  l.segments = l.flags + 4 * (c.rows + 4);  // with turns, of each warp
-  l.units = l.segments + (c.turns > 1 ? kStoredBytes * c.warps : 0);
-  l.barriers = l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0);
-  l.piece = round_up(l.barriers + (c.wgmma ? 16 * (c.slots + 1) : 0), 16);  // two of each slot, and of Q
-  l.terms = l.piece + 4 * stored_sums(features, c) * c.threads();
+  l.segments = l.flags + 4 * (c.rows + 4);  // with prompts, of each warp
+  l.units = l.segments + (c.prompts ? kStoredBytes * c.warps : 0);
+  l.barriers = round_up(l.units + (f.keys == ScalarType::e4m3 ? 4 * c.block_m() : 0), 8);
+  l.votes = round_up(l.barriers + (c.copy_warps ? 16 * (c.slots + 1) : 0), 16);  // two of each slot, and of Q
+  l.terms = l.votes + (c.shares_tiles() ? 2 * kVoteBytes * c.warps : 0);
   l.total = l.terms + (features.entropy ? (c.share + 1) * c.block_m() * 4 : 0);
   return l;
 }

@@ -17,20 +17,22 @@ using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format; 
 constexpr bool kRowBlocks = false;                                               // a CTA has all rows of a K/V head
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
-constexpr bool kWgmma = config.wgmma;
+constexpr bool kWgmma = config.wgmma(), kCopyWarps = config.copy_warps != 0;
 constexpr i32 kCopiers = config.copiers();      // threads that copy a tile
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
 static_assert(!kOneResult || !forward_features.entropy);
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
 constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1;
 constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
-// With one result, a team's keys are runs of 64, and it takes every fourth run (every kParts-th) of a piece. A team
-// with turns takes those of kTurns teams, one team's after the other's.
-constexpr i32 kTurns = config.turns, kParts = kShare * kTurns;
+// With one result, a team's keys are runs of 64, and it takes every fourth run (every kShare-th) of a piece. Or a tile
+// has kKeyParts parts: one for each warp with kSharesTiles, all of them with kPrompts.
 constexpr i32 kRun = kOneResult && kBlockN < 64 ? 64 / kBlockN : 1;  // tiles
-static_assert(kTurns == 1 || (kShare == 1 && kRun == 1 && kStepTiles % kTurns == 0));
-// Warps that share the keys of a row that is computed again, 32 at a time. With one result their number is the teams'.
-constexpr i32 kRepairWarps = kOneResult ? kParts : kWarps;
+constexpr i32 kKeyParts = config.parts, kPartN = kBlockN / kKeyParts;
+constexpr bool kPrompts = config.prompts, kSharesTiles = config.shares_tiles();
+static_assert(kKeyParts == 1 || (kOneResult && kShare == 1 && kRun == 1 && kPartN % 16 == 0));
+// Warps that share the keys of a row that is computed again, 32 at a time. With one result their number is the teams'
+// or the parts'.
+constexpr i32 kRepairWarps = kOneResult ? kShare * kKeyParts : kWarps;
 static_assert(kRepairWarps <= kWarps);
 // From sequence to sequence, and only the device knows them; or from block to block.
 constexpr bool kLengthsVary = features.own_lengths() || kOwnBlocks;
@@ -43,10 +45,10 @@ constexpr bool kAlignedRows = config.copy_bytes == 16;
 constexpr bool kOneSegment = config.even;  // of a CTA
 DEV constexpr bool cut_evenly(const DecodeParams&) { return config.even; }
 
-// Barriers by number; 0 is __syncthreads. Teams have theirs from 1 on. kWarpgroup + g: of one.
-enum NamedBarrier : u32 { kConsumers = 1, kWarpgroup };
+// Barriers by number; 0 is __syncthreads. Teams have theirs from 1 on. kSameRowsBarrier + g: of warps of the same rows.
+enum NamedBarrier : u32 { kConsumers = 1, kSameRowsBarrier };
 DEV void all_sync() {  // of those that hold rows
-  if constexpr (kWgmma)
+  if constexpr (kCopyWarps)
     bar_sync(kConsumers, kThreads);
   else
     __syncthreads();
@@ -56,21 +58,24 @@ DEV i32 own_team() { return own_warp() % kShare; }
 // This thread's number among the copiers.
 DEV i32 own_copier() {
   const i32 lane = static_cast<i32>(opaque_thread() % 32);
-  return (kWgmma ? own_warp() % (kCopiers / 32) : own_warp() / kShare) * 32 + lane;
+  return (kCopyWarps ? own_warp() % (kCopiers / 32) : own_warp() / kShare) * 32 + lane;
 }
-// The place of a 16-byte chunk in a tile of `rows` rows. wgmma reads blocks of 64 columns, one behind the other.
-template <i32 rows>
+// The place of a 16-byte chunk in a tile of K or V. TMA writes, and wgmma reads, blocks of 64 columns behind each
+// other.
+constexpr i32 kBlockBytes = 128, kColumnBlock = kCopyWarps ? kBlockN * kBlockBytes : kBlockBytes;
+constexpr i32 kKeyPitch = kCopyWarps ? kBlockBytes : kLayout.k_pitch,
+              kValuePitch = kCopyWarps ? kBlockBytes : kLayout.v_pitch;  // from row to row
 DEV u32 chunk_at(u32 row, u32 chunk, u32 pitch) {
-  if constexpr (kWgmma)
-    return chunk / 8 * (rows * 128) + swizzled(row, chunk % 8, 128);
+  if constexpr (kCopyWarps)
+    return chunk / 8 * kColumnBlock + swizzled(row, chunk % 8, kBlockBytes);
   else
     return swizzled(row, chunk, pitch);
 }
 // The first tile of a team in a segment from tile `first` on, and the next one of its turn.
 DEV i32 first_own_tile(i32 first) { return first + own_team() * kRun; }
 DEV i32 next_own_tile(i32 tile) {
-  if constexpr (kRun == 1) return tile + kParts;
-  return (tile + 1) % kRun != 0 ? tile + 1 : tile + 1 + (kParts - 1) * kRun;
+  if constexpr (kRun == 1) return tile + kShare;
+  return (tile + 1) % kRun != 0 ? tile + 1 : tile + 1 + (kShare - 1) * kRun;
 }
 DEV i32 first_own_row() { return own_warp() / kSameRows * kWarpRows; }
 // A warp has every kHalves-th group of columns of O, from this one on.

@@ -40,9 +40,16 @@ struct Places {
     return all;
   }
   // By all lanes of a warp, for rows of the same 32.
-  DEV Place row(i32 r, i32 thirty_two) const {
-    const Place& own = of[thirty_two];
-    return {__shfl_sync(0xffffffffu, own.batch, r), __shfl_sync(0xffffffffu, own.token, r)};
+  DEV Place row(i32 r, i32 thirty_two) const { return taken(of[thirty_two], r); }
+  // For any row. No index that only the device knows: it would move all places to local memory.
+  DEV Place row(i32 r) const {
+    const bool first = r < kLanes;
+    return taken({first ? of[0].batch : of[kOfLane - 1].batch, first ? of[0].token : of[kOfLane - 1].token}, r);
+  }
+
+ private:
+  static DEV Place taken(const Place& own, i32 lane) {
+    return {__shfl_sync(0xffffffffu, own.batch, lane), __shfl_sync(0xffffffffu, own.token, lane)};
   }
 };
 
@@ -60,28 +67,35 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
   };
   const char* at = features.paged ? nullptr : address({places.of[0].batch, places.of[0].token + row});
   const i64 step = stride[2] * (kKeyBytes * kStep);
-#pragma unroll
-  for (i32 i = 0; i < ceil_div(kBlockN, kStep); ++i, at += step) {
+  constexpr bool kRare = config.box_rows != 0;  // only tiles that a sequence ends in: few registers, not speed
+  const auto copy_rows = [&](i32 i) {           // those of all copiers
     const i32 r = row + i * kStep;
     bool real = r < tokens;
     if constexpr (features.paged) {
-      const Place place = places.row(r, i * kStep / Places::kLanes % Places::kOfLane);
+      const Place place = kRare ? places.row(r) : places.row(r, i * kStep / Places::kLanes % Places::kOfLane);
       real = place.exists();
       at = address(real ? place : Place{0, 0});
     }
-    if (kBlockN % kStep != 0 && r >= kBlockN) continue;
+    if (kBlockN % kStep != 0 && r >= kBlockN) return;
 #pragma unroll
     for (i32 c = 0; c < kChunks; c += kAcross) {
       const i32 chunk = c + across, bytes = kBytes == 16 * kChunks ? 16 : min(kBytes - chunk * 16, 16);
       if (kChunks % kAcross != 0 && chunk >= kChunks) break;
-      copy_chunk<kBytes % 16 == 0>(to + chunk_at<kBlockN>(r, chunk, pitch), at + c * 16, real ? bytes : 0);
+      copy_chunk<kBytes % 16 == 0>(to + chunk_at(r, chunk, pitch), at + c * 16, real ? bytes : 0);
     }
+  };
+  if constexpr (kRare) {
+#pragma unroll 1
+    for (i32 i = 0; i < ceil_div(kBlockN, kStep); ++i, at += step) copy_rows(i);
+  } else {
+#pragma unroll
+    for (i32 i = 0; i < ceil_div(kBlockN, kStep); ++i, at += step) copy_rows(i);
   }
 }
 
 #if defined(ONEPASS_MASK_MOD)
 // Beside an FP8 cache there are no registers for it: 112 bytes of loads spilled with 32 rows.
-constexpr bool kSkips = kTurns == 1 && !kFp8Keys;
+constexpr bool kSkips = !kFp8Keys;
 // A team's tiles that the bounds of a mask_mod (scores/mask_bounds.cuh) do not hide from all rows of the group. A lane
 // looks at one of 32 tiles. The ring and the products each have one. Kernels without a mask_mod keep their code.
 struct ShownTiles {
@@ -99,7 +113,7 @@ struct ShownTiles {
     if constexpr (!kSkips) return from = next_own_tile(from);
 #pragma unroll 1
     while (left == 0) {
-      if ((from += 32 * kParts) >= end) return end;
+      if ((from += 32 * kShare) >= end) return end;
       left = look(p, g, end);
     }
     const i32 tile = tile_of(__ffs(static_cast<int>(left)) - 1);
@@ -108,7 +122,7 @@ struct ShownTiles {
   }
 
  private:
-  DEV i32 tile_of(i32 i) const { return from + i / kRun * (kParts * kRun) + i % kRun; }
+  DEV i32 tile_of(i32 i) const { return from + i / kRun * (kShare * kRun) + i % kRun; }
   DEV u32 look(const DecodeParams& p, const Group& g, i32 end) const {
     const i32 tile = tile_of(static_cast<i32>(opaque_thread() % 32)), key = tile * kBlockN,
               head = g.kv_head(p) * p.heads_per_kv, token = g.first_token(p);
@@ -146,8 +160,8 @@ struct Ring {
     for (i32 i = 0; i < kSlots / 2; ++i) copy_next<false>(), copy_next<true>();
     if constexpr (kSlots % 2 != 0) copy_next<false>();
   }
-  // With turns, K and V of a tile are taken together, and given back by taking the next ones: one barrier a tile.
-  DEV void begin_turns(u32 sm, const Segment& first) {
+  // With prompts, K and V of a tile are taken together, and given back by taking the next ones: one barrier a tile.
+  DEV void begin_pairs(u32 sm, const Segment& first) {
     tiles = sm + kLayout.rings;
     open(first);
 #pragma unroll 1
@@ -183,40 +197,47 @@ struct Ring {
   }
   template <bool values>
   DEV void copy_next() {
+    copy_next<values>([&](u32 to, i32 tokens) { copy<values>(to, tokens); });
+    if constexpr (!kCopyWarps) copies_commit();
+  }
+  // copy_into(to, tokens): the tile of K or V that is next.
+  template <bool values, class CopyInto>
+  DEV void copy_next(const CopyInto& copy_into) {
     if (ahead.steps != 0) {
       const i32 tokens = ahead.group.seq_k - tile * kBlockN;
       if constexpr (!values) {
         places = following.checked(p);
-        copy_tile<features.dim_qk, kLayout.k_pitch>(place(), p.k, p.k_stride, view, places, tokens);
+        copy_into(place(), tokens);
 #if defined(ONEPASS_MASK_MOD)
         if constexpr (kSkips) shown_tile = shown.next(p, ahead.group, tile_end);
 #endif
         if (next_tile() < last_tile()) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
       } else {
-        copy_tile<features.dim_v, kLayout.v_pitch>(place(), p.v, p.v_stride, view, places, tokens);
+        copy_into(place(), tokens);
         if ((tile = next_tile()) >= last_tile()) open(line.next(ahead, end_step()));
       }
     }
-    if constexpr (!kWgmma) copies_commit();
     slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+
+  template <bool values>
+  DEV void copy(u32 to, i32 tokens) const {
+    if constexpr (values)
+      copy_tile<features.dim_v, kLayout.v_pitch>(to, p.v, p.v_stride, view, places, tokens);
+    else
+      copy_tile<features.dim_qk, kLayout.k_pitch>(to, p.k, p.k_stride, view, places, tokens);
   }
 
  private:
   // Copiers have no registers for these two.
   DEV u32 stored_end() const { return tiles - kLayout.rings + kLayout.flags + 4 * (kRows + 2); }
-  DEV i32 end_step() const { return kWgmma ? load_word(stored_end()) : end; }
-  DEV i32 last_tile() const { return kWgmma ? ahead.end_tile() : tile_end; }
-  // With turns the first tile of the next turn follows the last one of a turn.
+  DEV i32 end_step() const { return kCopyWarps ? load_word(stored_end()) : end; }
+  DEV i32 last_tile() const { return kCopyWarps ? ahead.end_tile() : tile_end; }
   DEV i32 next_tile() const {
 #if defined(ONEPASS_MASK_MOD)
     if constexpr (kSkips) return shown_tile;
 #endif
-    const i32 next = next_own_tile(tile);
-    if constexpr (kTurns == 1) return next;
-    const i32 turn = tile % kTurns + 1;
-    if (next < last_tile() || turn == kTurns) return next;
-    const i32 first = tile / kStepTiles * kStepTiles + turn;
-    return first < last_tile() ? first : next;
+    return next_own_tile(tile);
   }
   DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
   DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team

@@ -63,13 +63,13 @@ struct Line {
     store_word(to.at + 16, each), store_word(to.at + 20, rest);
   }
   DEV SequenceParts<StepsOfSequence> sequences() const { return {{p, pattern}, line_units(p)}; }
-  // The first step of a CTA, which with kOwnBlocks has whole groups.
+  // The first step of a CTA, which with kOwnBlocks has whole groups: from the end of a group that is nearer.
   DEV i32 begin(i32 block) const {
     const i32 step = begin_of(block);
     if constexpr (kOwnBlocks) {
       if (step >= steps) return steps;
       const Group g = group_of(step);
-      return step <= g.step ? step : g.end();
+      return step - g.step < g.end() - step ? g.step : g.end();
     }
     return step;
   }

@@ -29,8 +29,8 @@ struct LeftFragments {
   }
 };
 
-// left(address, k): LeftFragments of A; N / 4 groups of eight rows of B. add: to what S holds.
-template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
+// left(address, k): LeftFragments of A; N / 4 groups of eight rows of B. add: to what S holds. block: see along.
+template <i32 depth, i32 pitch, bool add = false, u32 block = 128, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   const u32 lane = own_thread() % 32, left_rows = left.address();
   const u32 rows = tile + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2, pitch);
@@ -41,7 +41,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
 #pragma unroll
     for (i32 n = 0; n < N / 8; ++n) {
       u32 b[4];
-      ldmatrix4(b, along(rows, 2 * k) + 16 * n * pitch);
+      ldmatrix4(b, along<block>(rows, 2 * k) + 16 * n * pitch);
 #pragma unroll
       for (i32 r = 0; r < tiles; ++r) {
         mma_16816(Element{}, s[r] + 8 * n, a.of + 4 * r, b[0], b[1]);
@@ -52,16 +52,16 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
 }
 
 // `tokens` rows of B, N / 8 groups of its columns: first_group and every step-th from there, step a power of two.
-template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
+template <i32 tokens, i32 pitch, i32 step = 1, u32 block = 128, i32 tiles, i32 N>
 DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
   const u32 lane = own_thread() % 32;
-  const u32 values = along(tile + swizzled(lane % 16, lane / 16, pitch), 2 * first_group);
+  const u32 values = along<block>(tile + swizzled(lane % 16, lane / 16, pitch), 2 * first_group);
 #pragma unroll
   for (i32 k = 0; k < tokens / 16; ++k) {
 #pragma unroll
     for (i32 n = 0; n < N / 8; ++n) {
       u32 b[4];
-      ldmatrix4_transposed(b, along(values, 2 * step * n) + 16 * k * pitch);
+      ldmatrix4_transposed(b, along<block>(values, 2 * step * n) + 16 * k * pitch);
 #pragma unroll
       for (i32 r = 0; r < tiles; ++r) {
         mma_16816(Element{}, o[r] + 8 * n, w[r] + 4 * k, b[0], b[1]);

@@ -26,8 +26,12 @@ DEV u32 own_thread() { return kRowTiles == 2 ? opaque_thread() : threadIdx.x; }
 // (in elements).
 DEV u32 turn(u32 row) { return features.input == ScalarType::f32 ? (row & 6) ^ (row & 1) << 2 : row % 8; }
 DEV u32 swizzled(u32 row, u32 chunk, u32 pitch) { return row * pitch + (chunk ^ turn(row)) * 16; }
-// The address `step` chunks further along the same row, for chunks below the lowest bit of step.
-DEV u32 along(u32 address, u32 step) { return (address ^ step % 8 * 16) + step / 8 * 128; }
+// The address `step` chunks further along the same row, for chunks below the lowest bit of step. block: bytes from a
+// row's 128 bytes to the next.
+template <u32 block = 128>
+DEV u32 along(u32 address, u32 step) {
+  return (address ^ step % 8 * 16) + step / 8 * block;
+}
 
 template <i32 rows, i32 n>
 DEV void clear(float (&x)[rows][n]) {

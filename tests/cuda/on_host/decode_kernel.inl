@@ -23,7 +23,7 @@ const DecodeKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                              &onepass::mma::config,
                              onepass::decode::kLayout.total,
                              [](const void* params, unsigned grid) {
-                               const auto& p = *static_cast<const onepass::decode::DecodeParams*>(params);
+                               const auto& p = *static_cast<const onepass::decode::KernelParams*>(params);
                                gridDim.x = grid;
                                for (unsigned i = 0; i < grid; ++i) {
                                  const unsigned b = backwards ? grid - 1 - i : i;

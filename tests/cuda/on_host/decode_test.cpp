@@ -15,6 +15,7 @@
 #include "base/text.hpp"
 #include "cuda/decode/decode.hpp"
 #include "expression/mask_bounds.hpp"
+#include "on_host/boxes.hpp"
 #include "on_host/decode_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "support/extremes.hpp"
@@ -26,6 +27,16 @@ namespace {
 
 constexpr int kSharedBytes = 232448;   // that a block may have, on Hopper
 constexpr int kMultiprocessors = 132;  // of that GPU
+
+// params: of the problem, or of a part of it.
+void run_kernel(const warps::DecodeKernel& kernel, const Problem& problem, const decode::DecodeParams& params,
+                int grid) {
+  const auto& config = *static_cast<const decode::DecodeConfig*>(kernel.config);
+  const decode::CopiedParams copied{
+      config.copy_warps != 0 ? decode::key_maps(problem, config).at(params, boxes_of) : decode::KeyMaps{}, params};
+  const void* const all = &copied;
+  kernel.run(config.copy_warps != 0 ? all : &params, static_cast<unsigned>(grid));
+}
 
 class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel*> {
  protected:
@@ -86,7 +97,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     params.min_tiles = 1;
     warps::copies_are_early = early;
     warps::backwards = early;
-    kernel.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
+    run_kernel(kernel, p, params, share.blocks * sharing.co_scheduled);
     EXPECT_TRUE(std::vector<unsigned>(workspace.end() - 16, workspace.end()) == beyond) << "written past the workspace";
     for (const unsigned counter : counters) EXPECT_EQ(counter, 0u) << "the counters are not as they were found";
   }
@@ -96,7 +107,7 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
-  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes, config.wgmma).value();
+  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes, config.copy_warps != 0).value();
   EXPECT_TRUE(features == cuda::features_of(p));
   chosen.even = config.even;
   EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));
@@ -186,7 +197,7 @@ class Chunk {
     p.lse += (begin + first) * p.lse_stride[2];
     p.row_max += (begin + first) * p.row_max_stride[2];
     p.min_tiles = 1;
-    kernel.run(&p, static_cast<unsigned>(share.blocks));
+    run_kernel(kernel, problem_, p, share.blocks);
   }
 
  private:
@@ -225,7 +236,7 @@ void make_alike(check::Inputs& inputs) {
 class EmulatedOneResult : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedOneResult,
                          testing::Values("bf16_chunks_many", "bf16_chunks_blocks", "f16_chunks_blocks",
-                                         "bf16_chunks_wgmma", "f16_chunks_wgmma"));
+                                         "bf16_chunks_hopper", "f16_chunks_hopper", "bf16_chunks_many_hopper"));
 
 TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
   const auto named = [](const std::string& name) {
@@ -235,8 +246,9 @@ TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
   };
   const std::string name = GetParam(), type = name.substr(0, name.find('_'));
   if (!named(name)) GTEST_SKIP() << "its kernels are in long_kernels.txt";
-  const warps::DecodeKernel &few = *named(type + "_chunks_few"), &many = *named(type + "_chunks_many"),
-                            &all = *named(name);
+  const std::string hopper = name == type + "_chunks_hopper" ? "_hopper" : "";  // or a mixture: the bits are the same
+  const warps::DecodeKernel &few = *named(type + "_chunks_few" + hopper),
+                            &many = *named(type + "_chunks_many" + hopper), &all = *named(name);
   const auto& config = *static_cast<const decode::DecodeConfig*>(all.config);
   std::mt19937 random(1);
   for (const auto& [distribution, alike] : {std::pair{check::Distribution::rising, false},
@@ -257,7 +269,7 @@ TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
       params.counters = counters;
       inputs.poison_outputs();
       warps::backwards = blocks == 3;
-      all.run(&params, static_cast<unsigned>(share.blocks * sharing.co_scheduled));
+      run_kernel(all, p, params, share.blocks * sharing.co_scheduled);
       warps::backwards = false;
       if (whole.empty()) whole = output_bytes(inputs), expect_right(inputs, std::string(check::name_of(distribution)));
       EXPECT_TRUE(output_bytes(inputs) == whole) << check::name_of(distribution) << ", one CTA";

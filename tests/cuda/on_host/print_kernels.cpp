@@ -66,7 +66,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "mod") return cuda::mod_program(p, "sm_90");
   if (family == "plain") return cuda::plain_program(cuda::select_plain(p).value(), "sm_90", cuda::mods_source(p));
   if (family == "decode") {
-    decode::DecodeConfig c = decode::select_config(p, kSharedBytes, name.find("wgmma") != name.npos).value();
+    decode::DecodeConfig c = decode::select_config(p, kSharedBytes, name.find("hopper") != name.npos).value();
     c.even = name.starts_with("even_");
     return decode::program_of(cuda::features_of(p), c, "sm_90", decode::mods_of(p));
   }
