@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
     More, Decoding,
     testing::Values(
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 bf16"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s16x8192 d128 bf16 kv=paged:16 seqused causal_bottom_right alibi"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 fp16 entropy"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right alibi row_max entropy"},
         DecodeCase{kHopper, "fwd b1 h32/8 s8x8192 d128 bf16 causal_bottom_right out=fp32 sinks row_max entropy"},

@@ -6,6 +6,9 @@
 
 namespace onepass::decode {
 
+// One team's state has nothing to be joined with but none.
+constexpr bool kJoinsInOrder = kChained || kSharesTiles;
+
 // Adds up what the teams have, a few columns at a time: emit(row, column, sums) by one thread for each four of them.
 // join_team(team, row, all) joins a team's state to those before it, if they are joined one at a time.
 template <class Join, class Emit>
@@ -40,7 +43,7 @@ DEV void add_teams(u32 sm, i32 rows, const float (&o)[kRowTiles][kOutSums], cons
       for (i32 team = 0; team < kShare; ++team) {
         u32 x[4];
         load_four(sm + kLayout.sums + (team * kRows + row) * kLayout.sum_pitch + column * 4, x[0], x[1], x[2], x[3]);
-        if constexpr (kChained) {
+        if constexpr (kJoinsInOrder) {
           const auto joint = join_team(team, row, all);
 #pragma unroll
           for (i32 i = 0; i < 4; ++i) sums[i] = joint.add(sums[i], __uint_as_float(x[i]));
@@ -111,7 +114,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
     for (i32 i = 0; i < 2; ++i) {
       Sums all{{}, 0.0f};
       const i32 row = first_row + 16 * r + 8 * i;
-      if constexpr (kChained) {
+      if constexpr (kJoinsInOrder) {
         for (i32 team = 0; team <= own_team(); ++team) weight[r][i] = join_team(team, row, all).weight;
       } else {
         weight[r][i] = unit.part_weight(lane_rows[r].state[i].m, meet(row, all));
@@ -122,7 +125,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   const i32 slot = partials.slot_of(segment);
   for (i32 row = opaque_thread(); row < rows; row += kThreads) {
     Sums all{{}, 0.0f};
-    if constexpr (kChained) {
+    if constexpr (kJoinsInOrder) {
       for (i32 team = 0; team < kShare; ++team) join_team(team, row, all);
     } else {
       const auto r = meet(row, all);

@@ -39,7 +39,7 @@ struct DecodeConfig {
   ONEPASS_HD constexpr int block_m() const { return 16 * row_tiles * team() / halves; }
   ONEPASS_HD constexpr bool shares_tiles() const { return parts > 1 && !prompts; }  // a warp has a part
   // The least tiles of a CTA: fewer are not worth a merge.
-  ONEPASS_HD constexpr int min_tiles() const { return block_n > 32 ? share : 2 * share; }
+  ONEPASS_HD constexpr int min_tiles() const { return parts > 1 ? 2 : block_n > 32 ? share : 2 * share; }
 };
 
 // Messages between warps that compute rows again (fallback/repair.cuh): a word and half a row's state for each lane of

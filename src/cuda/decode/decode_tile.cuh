@@ -29,7 +29,7 @@ constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
 constexpr i32 kRun = kOneResult && kBlockN < 64 ? 64 / kBlockN : 1;  // tiles
 constexpr i32 kKeyParts = config.parts, kPartN = kBlockN / kKeyParts;
 constexpr bool kPrompts = config.prompts, kSharesTiles = config.shares_tiles();
-static_assert(kKeyParts == 1 || (kOneResult && kShare == 1 && kRun == 1 && kPartN % 16 == 0));
+static_assert(kKeyParts == 1 || (kShare == 1 && kRun == 1 && kPartN % 16 == 0));
 // Warps that share the keys of a row that is computed again, 32 at a time. With one result their number is the teams'
 // or the parts'.
 constexpr i32 kRepairWarps = kOneResult ? kShare * kKeyParts : kWarps;
