@@ -14,7 +14,7 @@ constexpr double rounding_unit(DType dtype) {
 struct Verdict {
   bool accepted = true;  // false: the implementation refuses the problem; `sentence` says why
   bool right = false;
-  bool compared = true;                                 // false: no number is finite, so that there is no error
+  bool compared = true;                                 // false: no number is finite, so nothing is compared
   std::string sentence;                                 // the first violation, or the figures
   double max_error = 0, max_base = 0, max_allowed = 0;  // |out - ref|
   double mean_error = 0, mean_base = 0, mean_allowed = 0;

@@ -125,8 +125,7 @@ int box_rows_of(const Problem& p) {
 
 // Rows whose tiles have parts with sums of their own: those with one result, whatever their number, and 64 rows where
 // warps copy by TMA (32 drafts of 16 at 8k in 0.71 of the time; 32 rows in 0.99 to 1.4, head dim 64 in 1.1 to 1.2).
-bool has_parts(const Problem& p, const AttentionFeatures& f, bool hopper, int copy_bytes) {
-  const bool by_tma = hopper && copy_bytes == 16 && box_rows_of(p) != 0;
+bool has_parts(const Problem& p, const AttentionFeatures& f, bool by_tma) {
   const bool gains = by_tma && rows_of(p) > 32 && std::max(f.dim_qk, f.dim_v) > 64 && !p.entropy;
   return (p.batch_invariant || gains) && !p.unified_max && f.input != ScalarType::f32 && f.keys != ScalarType::e4m3 &&
          std::max(f.dim_qk, f.dim_v) <= 128 && !f.dropout && !f.score_mod && !f.mask_mod && !f.bool_mask &&
@@ -232,11 +231,12 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     }
     c.warps = team, c.share = 1;
   };
-  if (has_parts(p, f, hopper, c.copy_bytes)) {
+  const bool may_copy = hopper && c.copy_bytes == 16;  // smaller copies would pass through registers
+  const int box_rows = may_copy ? box_rows_of(p) : 0;
+  if (has_parts(p, f, box_rows != 0)) {
     c.parts = c.halves = kParts, c.share = 1;
     c.piece = c.piece * c.block_n / kPartedKeys, c.block_n = kPartedKeys;
-    if (hopper && c.copy_bytes == 16) c.box_rows = box_rows_of(p);  // smaller copies would pass through registers
-    if (c.box_rows != 0 || (hopper && c.copy_bytes == 16 && row_blocks)) c.copy_warps = 4;
+    c.box_rows = box_rows, c.copy_warps = box_rows != 0 || (may_copy && row_blocks) ? 4 : 0;
     c.row_tiles = std::min(row_tiles, 2), c.warps = kParts * std::max(1, row_tiles / c.row_tiles);
     for (c.slots = kMaxSlots; c.slots > kMinSlots && !fits(); --c.slots) {
     }
@@ -288,17 +288,12 @@ DecodeParams decided_params(const Problem& p, const DecodeConfig& c, const Shari
 
 KeyMapShapes key_maps(const Problem& p, const DecodeConfig& c) {
   if (c.copy_warps == 0) return {};
-  const std::int64_t tokens = p.paged()      ? p.page_size
-                              : p.packed_k() ? p.total_k
-                                             : p.seq_k,
-                     batch = p.paged()      ? p.pages
-                             : p.packed_k() ? 1
-                                            : p.batch;
+  const sm90::MapRows keys = sm90::rows_of_keys(p);
   const auto shape = [&](const Dims& stride, std::int64_t dim) {
-    return cuda::TensorMapShape(p.key_dtype(), {dim, tokens, p.heads_kv, batch}, {stride[2], stride[1], stride[0]},
-                                std::max(c.box_rows, 8));
+    return cuda::TensorMapShape(p.key_dtype(), {dim, keys.tokens, p.heads_kv, keys.batch},
+                                {stride[2], stride[1], stride[0]}, std::max(c.box_rows, 8));
   };
-  return {c.box_rows != 0 && tokens > 0 && batch > 0, shape(p.layout.k, p.dim_qk), shape(p.layout.v, p.dim_v)};
+  return {c.box_rows != 0 && keys.any(), shape(p.layout.k, p.dim_qk), shape(p.layout.v, p.dim_v)};
 }
 KeyMaps KeyMapShapes::at(const DecodeParams& params, cuda::MapTensor map_tensor) const {
   return {map_tensor(keys ? params.k : params.q, k), map_tensor(keys ? params.v : params.q, v)};

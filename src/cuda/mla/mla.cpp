@@ -146,10 +146,10 @@ unsigned merge_grid(const Problem& p, const MlaConfig& c) {
 }
 
 MlaMap mla_map(const Problem& p, const MlaConfig& c) {
-  const std::int64_t tokens = p.paged() ? p.page_size : p.seq_k, batch = p.paged() ? p.pages : p.batch;
+  const sm90::MapRows keys = sm90::rows_of_keys(p);
   const Dims& stride = p.layout.k;
-  return {{p.dtype, {p.dim_qk, tokens, p.heads_kv, batch}, {stride[2], stride[1], stride[0]}, c.key_rows()},
-          tokens > 0 && batch > 0};
+  return {{p.dtype, {p.dim_qk, keys.tokens, p.heads_kv, keys.batch}, {stride[2], stride[1], stride[0]}, c.key_rows()},
+          keys.any()};
 }
 
 namespace {

@@ -27,6 +27,11 @@ std::string why_no_tma(const Problem& p, Role role) {
   return {};
 }
 
+MapRows rows_of_keys(const Problem& p) {
+  if (p.paged()) return {p.pages, p.page_size};
+  return p.packed_k() ? MapRows{1, p.total_k} : MapRows{p.batch, p.seq_k};
+}
+
 bool stages_bias(const Problem& p) {
   if (!p.bias) return false;
   const Dims& s = p.layout.bias;

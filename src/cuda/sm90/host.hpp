@@ -14,6 +14,12 @@ inline constexpr int kSharedBytes = 232448;  // that a CTA may have
 
 // Empty, or a sentence: TMA reads tensors that start at multiples of 16 bytes, rows whose distances are such multiples.
 std::string why_no_tma(const Problem& problem, Role role);
+// K and V as tensor maps have them: tokens of a batch entry, of all packed sequences, or of a page.
+struct MapRows {
+  std::int64_t batch, tokens;
+  bool any() const { return batch > 0 && tokens > 0; }
+};
+MapRows rows_of_keys(const Problem& problem);
 // True if TMA can read the bias, by its strides and alignment.
 bool stages_bias(const Problem& problem);
 // The same for stores of `bytes` at once.

@@ -161,44 +161,42 @@ struct GroupRows : BlockSums {
 // Those that hold rows: all of a CTA's segments.
 template <class Rows>
 DEV void take_group_blocks(u32 sm, const DecodeParams& p, const Line& line, Segment segment, i32 end) {
-  if constexpr (kWgmma) {  // else nothing of this is compiled
-    GroupRows<Rows> group{{sm, p}};
-    clear_flags(sm);
-    all_sync();
-    const auto stored = [&] { return sm + kLayout.segments + kStoredBytes * own_warp(); };
-    const auto stored_end = [&] { return stored() + 60; };
-    const auto stored_query = [&] { return stored() + 64; };
-    store_word(stored_end(), end);
-    store_word(stored_query(), 0);
+  GroupRows<Rows> group{{sm, p}};
+  clear_flags(sm);
+  all_sync();
+  const auto stored = [&] { return sm + kLayout.segments + kStoredBytes * own_warp(); };
+  const auto stored_end = [&] { return stored() + 60; };
+  const auto stored_query = [&] { return stored() + 64; };
+  store_word(stored_end(), end);
+  store_word(stored_query(), 0);
 #pragma unroll 1
-    while (segment.steps != 0) {
-      float o[kOutSums];
-      Rows rows = {};
-      if (opaque_thread() % 32 == 0) segment.store(stored());
-      __syncwarp();
-      if (segment.tile() < segment.end_tile()) QueryBarriers(sm, static_cast<u32>(load_word(stored_query()))).wait();
-      group.attend(segment, o, rows);
-      segment = Segment::load(stored());
-      const Group& g = segment.group;
-      const bool over = segment.step + segment.steps == g.end();
-      if (over && segment.tile() < segment.end_tile()) {
-        QueryBarriers query(sm, static_cast<u32>(load_word(stored_query())));
-        query.release();
-        store_word(stored_query(), static_cast<i32>(query.parity));
-      }
-      group.join_piece(segment, rows, o, over);
-      if (over) {
-        if (bar_any(kConsumers, kThreads, !group.put(g, o))) {
-          run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
-          all_sync();
-          clear_flags(sm);
-          all_sync();
-        }
-      }
-      segment = Segment::load(stored());
-      __syncwarp();
-      segment = line.next(segment, load_word(stored_end()));
+  while (segment.steps != 0) {
+    float o[kOutSums];
+    Rows rows = {};
+    if (opaque_thread() % 32 == 0) segment.store(stored());
+    __syncwarp();
+    if (segment.tile() < segment.end_tile()) QueryBarriers(sm, static_cast<u32>(load_word(stored_query()))).wait();
+    group.attend(segment, o, rows);
+    segment = Segment::load(stored());
+    const Group& g = segment.group;
+    const bool over = segment.step + segment.steps == g.end();
+    if (over && segment.tile() < segment.end_tile()) {
+      QueryBarriers query(sm, static_cast<u32>(load_word(stored_query())));
+      query.release();
+      store_word(stored_query(), static_cast<i32>(query.parity));
     }
+    group.join_piece(segment, rows, o, over);
+    if (over) {
+      if (bar_any(kConsumers, kThreads, !group.put(g, o))) {
+        run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
+        all_sync();
+        clear_flags(sm);
+        all_sync();
+      }
+    }
+    segment = Segment::load(stored());
+    __syncwarp();
+    segment = line.next(segment, load_word(stored_end()));
   }
 }
 

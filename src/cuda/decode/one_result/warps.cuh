@@ -49,34 +49,32 @@ struct WarpRows : BlockSums {
 // All of a CTA's segments.
 template <class Rows>
 DEV void take_blocks(u32 sm, const DecodeParams& p, const Line& line, Segment segment, i32 end, Ring& ring) {
-  if constexpr (kPrompts) {
-    const WarpRows<Rows> warp{{sm, p}, ring};
+  const WarpRows<Rows> warp{{sm, p}, ring};
 #pragma unroll 1
-    while (segment.steps != 0) {
-      float o[1][kOutSums];
-      Rows rows = {};
-      clear(o);
-      clear_flags(sm);
-      const u32 stored = sm + kLayout.segments + kStoredBytes * own_warp();  // it does not occupy registers meanwhile
-      if (opaque_thread() % 32 == 0) segment.store(stored);
-      __syncthreads();  // Q is here
-      warp.attend(segment, o, rows);
-      segment = Segment::load(stored);
-      const Group& g = segment.group;
-      const bool over = segment.step + segment.steps == g.end();
-      warp.join_piece(segment, rows, o[0], over);
-      if (over) {
-        warp.put(g, o[0]);
-        __syncthreads();
-        run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
-      }
-      __syncwarp();  // the warp has read `stored`
-      segment = line.next(segment, end);
-      if (segment.steps == 0) break;
-      if (over) {
-        __syncthreads();
-        copy_query<true>(sm, p, segment.group);
-      }
+  while (segment.steps != 0) {
+    float o[1][kOutSums];
+    Rows rows = {};
+    clear(o);
+    clear_flags(sm);
+    const u32 stored = sm + kLayout.segments + kStoredBytes * own_warp();  // it does not occupy registers meanwhile
+    if (opaque_thread() % 32 == 0) segment.store(stored);
+    __syncthreads();  // Q is here
+    warp.attend(segment, o, rows);
+    segment = Segment::load(stored);
+    const Group& g = segment.group;
+    const bool over = segment.step + segment.steps == g.end();
+    warp.join_piece(segment, rows, o[0], over);
+    if (over) {
+      warp.put(g, o[0]);
+      __syncthreads();
+      run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
+    }
+    __syncwarp();  // the warp has read `stored`
+    segment = line.next(segment, end);
+    if (segment.steps == 0) break;
+    if (over) {
+      __syncthreads();
+      copy_query<true>(sm, p, segment.group);
     }
   }
 }

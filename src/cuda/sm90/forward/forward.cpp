@@ -94,18 +94,13 @@ ForwardFeatures features_of(const Problem& p, const ForwardConfig& c) {
 }
 
 MapShapes map_shapes(const Problem& p, const ForwardConfig& c) {
-  // As the kernels see them: tokens of a batch entry, of all packed sequences, of a page.
-  struct Rows {
-    std::int64_t batch, tokens;
-  };
-  const Rows queries = p.varlen ? Rows{1, p.total_q} : Rows{p.batch, p.seq_q};
-  const Rows keys = p.paged() ? Rows{p.pages, p.page_size} : p.packed_k() ? Rows{1, p.total_k} : Rows{p.batch, p.seq_k};
-  const auto shape = [](DType dtype, const Dims& s, std::int64_t heads, const Rows& of, std::int64_t dim, int rows) {
+  const MapRows queries = p.varlen ? MapRows{1, p.total_q} : MapRows{p.batch, p.seq_q}, keys = rows_of_keys(p);
+  const auto shape = [](DType dtype, const Dims& s, std::int64_t heads, const MapRows& of, std::int64_t dim, int rows) {
     return cuda::TensorMapShape(dtype, {dim, of.tokens, heads, of.batch}, {s[2], s[1], s[0]}, rows);
   };
   MapShapes m{};
   m.dim_v = p.dim_v / c.v_parts;
-  m.keys = keys.tokens > 0 && keys.batch > 0;
+  m.keys = keys.any();
   m.stores = p.out_dtype != DType::f32;
   m.reads_bias = c.bias_stages > 0;
   const DType dtype = m.keys ? p.key_dtype() : p.dtype;
