@@ -1,10 +1,10 @@
 """Builds and checks the artifacts of a tag, and writes the notes: `./dev release v0.2.0`. It uploads nothing.
 
-release.py TAG [--artifacts source wheel wheel_2_28 aarch64] [--out FOLDER]
+release.py TAG [--artifacts source wheel wheel_2_28 aarch64] [--python PYTHON...] [--out FOLDER]
 
 The tag's files alone are used, in a folder of their own. The version of the tag must be that of version.h, and
-CHANGELOG must have its section. The folder gets the source archive, what `./dev wheel` has built and tried, NOTES.md
-and SHA256SUMS.
+CHANGELOG must have its section. The folder gets the source archive, what the commands of BUILDS have built and tried,
+NOTES.md and SHA256SUMS. Each PYTHON gets a wheel: one of its own, or that of the stable ABI.
 """
 
 import argparse
@@ -22,6 +22,7 @@ BUILDS = {
     "wheel_2_28": ["./dev", "wheel", "2_28"],
     "aarch64": ["./dev", "wheel", "aarch64"],
 }
+FOR_PYTHONS = "wheel", "wheel_2_28"  # their commands are told for which
 
 
 def fail(sentence):
@@ -59,13 +60,14 @@ def git(*words, root=ROOT):
     return done.stdout if done.returncode == 0 else None
 
 
-def build(tree, artifact, out):
+def build(tree, artifact, pythons, out):
     """The files that a command of the tag's own tree has left in dist."""
-    if subprocess.run(BUILDS[artifact], cwd=tree).returncode:
-        fail(f"{' '.join(BUILDS[artifact])} failed")
+    command = [*BUILDS[artifact], *(pythons if artifact in FOR_PYTHONS else [])]
+    if subprocess.run(command, cwd=tree).returncode:
+        fail(f"{' '.join(command)} failed")
     files = [path for path in (tree / "dist").glob("onepass-*") if not (out / path.name).exists()]
     if not files:
-        fail(f"{' '.join(BUILDS[artifact])} left nothing in dist")
+        fail(f"{' '.join(command)} left nothing in dist")
     for path in files:
         shutil.copy2(path, out)
 
@@ -74,6 +76,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tag")
     parser.add_argument("--artifacts", nargs="+", choices=BUILDS, default=["source", "wheel", "wheel_2_28"])
+    parser.add_argument("--python", nargs="+", default=[])
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
     version = given.tag.removeprefix("v")
@@ -94,7 +97,7 @@ def main():
     (out / "NOTES.md").write_text(notes((tree / "CHANGELOG.md").read_text(), version))
     for artifact in given.artifacts:
         if BUILDS[artifact]:
-            build(tree, artifact, out)
+            build(tree, artifact, given.python, out)
     shutil.rmtree(tree)
     files = sorted(path for path in out.iterdir() if path.name != "NOTES.md")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]

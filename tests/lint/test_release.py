@@ -58,6 +58,13 @@ class Release(unittest.TestCase):
         status, _, out = self.release((), "v1.2.3", "--artifacts", "source")
         self.assertEqual((status, (out / "onepass-1.2.3.whl").exists()), (0, False))
 
+    def test_the_wheels_of_pythons(self):
+        words = "--artifacts", "wheel_2_28", "aarch64", "--python", "python3.10", "python3.12"
+        status, printed, out = self.release((), "v1.2.3", *words)
+        self.assertEqual(status, 0, printed)
+        self.assertEqual((out / "onepass-1.2.3-2_28.whl").read_text(), "wheel 2_28 python3.10 python3.12\n")
+        self.assertEqual((out / "onepass-1.2.3-aarch64.whl").read_text(), "wheel aarch64\n")
+
     def refused(self, sentence, *arguments):
         status, printed, _ = self.release(*arguments)
         self.assertNotEqual(status, 0)
