@@ -1,9 +1,9 @@
-"""Builds and tries the conda package of this checkout by rattler-build, and prints where it is.
+"""Builds and tries the conda packages of this checkout by rattler-build, and prints where they are.
 
     python packaging/conda/build.py FOLDER
 
-Debian's compiler, CMake, Ninja, Highway and oneTBB take the places of conda-forge's, for which a channel in FOLDER has
-empty packages.
+Debian's compiler, CMake, Ninja, Python and libraries take the places of conda-forge's, for which a channel in FOLDER
+has stand-ins. Debian's Python must run this program.
 """
 
 import pathlib
@@ -16,8 +16,9 @@ HERE = pathlib.Path(__file__).parent
 
 def built(recipe, out, channels):
     """The packages of a recipe. The contents that it names are looked for while it is built."""
-    compiler = VariantConfig({"cxx_compiler": ["gxx"], "cxx_compiler_version": ["12"]})
-    results = Stage0Recipe.from_file(recipe).run_build(compiler, output_dir=out, channels=channels, no_build_id=True)
+    python = ".".join(map(str, sys.version_info[:2]))
+    variants = VariantConfig({"cxx_compiler": ["gxx"], "cxx_compiler_version": ["12"], "python": [python]})
+    results = Stage0Recipe.from_file(recipe).run_build(variants, output_dir=out, channels=channels, no_build_id=True)
     return [package for result in results for package in result.packages]
 
 
