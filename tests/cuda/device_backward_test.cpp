@@ -31,6 +31,10 @@ TEST_F(DeviceBackwardRepeats, AHundredTimesTheSameBits) {
   for (const char* line :
        {"bwd b2 h8/2 s1100 d64 bf16 causal_bottom_right deterministic", "bwd b2 h4 s1000x700 d128 fp16 deterministic",
         "bwd b1 h4 s900 d256 bf16 deterministic", "bwd b2 h4/2 s600 d64 fp32 deterministic",
+        "bwd b2 h8/2 s1100x2300 d128 bf16 block_mask=bhqk mask_tile_q=64 causal_bottom_right deterministic",
+        "bwd b2 h4 s2300 d64 bf16 block_mask=1hqk mask_tile_k=64 deterministic",
+        "bwd b1 h4 s900 d256 bf16 block_mask=11qk mask_tile_q=64 deterministic",
+        "bwd b2 h4/2 s600 d64 fp32 block_mask=1hqk mask_tile_q=64 mask_tile_k=64 deterministic",
         "bwd b2 h4/2 s600 d128 bf16 bias=bf16:11qk sinks alibi grads=dq,dk,dv,dbias,dsinks,dalibi_slopes deterministic",
         "bwd h4/2 d128 bf16 varlen=1,300,0,665,1/300,200,7,0,500 causal_bottom_right deterministic"}) {
     Inputs inputs = make_inputs(parse_problem(line), 3, Distribution::rising);

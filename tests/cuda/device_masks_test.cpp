@@ -17,7 +17,9 @@ TEST_F(DeviceMasks, StructuredOnesAreRight) {
         "h2 s700x333 d{64|128} {bf16|fp32} mask=11qk causal_top_left lse",
         "b2 h2/1 s300x1000 d128/64 bf16 mask=bhqk window=400:100 lse", "h2 s300 d{128|256} fp32 mask=1hqk lse",
         "h2 s500 d64 fp16 mask=11qk bias=fp16:11qk dropout=0.1 seed=5 lse",
-        "bwd h4/2 s333x700 d{64|128|256} bf16 mask=1hqk {|causal_bottom_right}",
+        "bwd h4/2 s333x700 d{64|128|256} bf16 mask=1hqk {|causal_bottom_right|deterministic}",
+        "bwd b2 h2 s700x336 d{64|192} bf16 mask=b1qk deterministic",
+        "bwd h4/2 s333x300 d64 fp32 mask=1hqk deterministic",
         "bwd b2 h2 s700x336 d128 {bf16|fp16} mask=b1qk {|deterministic|dropout=0.2 seed=3|bias=bf16:1hqk}",
         "bwd h2 s700x336 d{64|128} bf16 mask=1hqk bias=bf16:1hqk grads=dq,dk,dv,dbias"})
     test::expand(line, lines);

@@ -138,6 +138,7 @@ TEST_F(DeviceGraphs, ReplayGivesTheBitsOfALaunch) {
                                            "b2 h4/2 s200x500 d128 bf16 mask=11qk dropout=0.1 seed=3 lse",
                                            "h4/2 d64 {fp32|bf16} varlen=1,200,0,65,1/300,200,7,0,500 lse",
                                            "bwd b2 h4/2 s257x300 d{64|128|256} bf16 causal_bottom_right deterministic",
+                                           "bwd b2 h4/2 s700x900 d{64|128} bf16 block_mask=1hqk deterministic",
                                            "bwd b2 h4/2 s257x300 d64 fp32 sinks grads=dq,dk,dv,dsinks deterministic",
                                            "bwd h4/2 d64 bf16 varlen=1,200,0,65,1/300,200,7,0,500 deterministic",
                                            "bwd_jvp b2 h4/2 s257x300 d64 {fp32|bf16} mask=11qk tdout",

@@ -80,7 +80,12 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b1 h1 s4096 d128 bf16 dropout=0.1 dropout_seed causal_bottom_right",
         "bwd b1 h1 s4096 d256 bf16 dropout=0.1 dropout_seed", "bwd b1 h1 s4096 d256 bf16 dropout=0.1",
         "bwd b1 h1 s4096 d256 bf16 softcap=30", "bwd b1 h1 s4096 d256 bf16 bias=bf16:bhqk grads=dq,dk,dv,dbias",
-        "bwd b1 h1 s4096 d256 bf16 alibi"));
+        "bwd b1 h1 s4096 d256 bf16 alibi", "bwd b1 h1 s4096 d64 bf16 mask=b1qk deterministic",
+        "bwd b1 h1 s4096 d64 bf16 mask=bhqk dropout=0.1 deterministic",
+        "bwd b1 h1 s4096 d128 bf16 mask=bhqk deterministic",
+        "bwd b1 h8/2 s4096 d128 bf16 mask=b1qk causal_bottom_right deterministic",
+        "bwd b1 h1 s4096 d128 bf16 mask=b1qk dropout=0.1 deterministic",
+        "bwd b1 h1 s4096 d192/128 bf16 mask=b1qk deterministic", "bwd b1 h1 s4096 d256 bf16 mask=bhqk deterministic"));
 
 }  // namespace
 }  // namespace onepass

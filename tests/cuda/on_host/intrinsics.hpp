@@ -37,6 +37,12 @@ inline int __syncthreads_and(int own) {
 }
 inline void __syncwarp() { warps::share(0); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline unsigned __brev(unsigned x) {
+  unsigned out = 0;
+  for (int i = 0; i < 32; ++i) out |= (x >> i & 1u) << (31 - i);
+  return out;
+}
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline float __fmul_rz(float a, float b) {
   const double exact = double{a} * double{b};

@@ -19,16 +19,18 @@ class EmulatedBackward : public testing::TestWithParam<const warps::Sm80Backward
   static const sm80::BackwardConfig& config() { return *static_cast<const sm80::BackwardConfig*>(GetParam()->config); }
 
   // The outputs' bytes.
-  static std::string run(check::Inputs& inputs, bool early) {
+  static std::string run(check::Inputs& inputs, bool early, bool all_mixed = false, std::int64_t* turns = nullptr) {
     const warps::Sm80BackwardKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    EmulatedCall call(inputs, features(), shape(), early);
+    EmulatedCall call(inputs, features(), shape(), early, all_mixed);
     BackwardParams& params = call.params;
-    return call.run(kernel, [&] {
+    std::string bytes = call.run(kernel, [&] {
       const std::int64_t tiles = p.heads_kv * params.k_blocks;
       if (tiles > 0) kernel.run(&params, static_cast<unsigned>(std::min<std::int64_t>(tiles, 3)));
       if (features().dbias) kernel.bias(&params, static_cast<unsigned>(sm80::bias_tiles(params, config())));
     });
+    if (turns != nullptr) *turns = call.turns();
+    return bytes;
   }
 };
 
@@ -111,6 +113,13 @@ TEST_P(EmulatedBackward, NothingLeaksFromWhatIsHidden) {
       static_cast<float*>(lse.data)[h * lse.stride[1] + i * lse.stride[2]] = NAN;
   run(inputs, false);
   expect_right(inputs, "hidden");
+}
+
+TEST_P(EmulatedBackward, TilesThatAreLeftOutChangeNoBit) {
+  if (shape().turn_keys == 0) GTEST_SKIP() << "no mask, or sums in any order";
+  expect_the_bits_of_all_tiles(
+      parse_problem(GetParam()->problem), 1,
+      [](check::Inputs& inputs, bool all_mixed, std::int64_t& turns) { return run(inputs, false, all_mixed, &turns); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedBackward, testing::ValuesIn(warps::sm80_backward_kernels),

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "cuda/sm90/backward/backward.hpp"
-#include "mask_patterns.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/sm90b_kernel.hpp"
 #include "on_host/whole_backward.hpp"
@@ -23,12 +22,12 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
   static const sm90::BackwardConfig& config() { return *static_cast<const sm90::BackwardConfig*>(GetParam()->config); }
 
   // The outputs' bytes.
-  static std::string run(check::Inputs& inputs, bool early) {
+  static std::string run(check::Inputs& inputs, bool early, bool all_mixed = false, std::int64_t* turns = nullptr) {
     const warps::Sm90BackwardKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    EmulatedCall call(inputs, features(), shape(), early);
+    EmulatedCall call(inputs, features(), shape(), early, all_mixed);
     BackwardParams& params = call.params;
-    return call.run(kernel, [&] {
+    std::string bytes = call.run(kernel, [&] {
       sm90::set_head_groups(params, p, config(), 2, 50 << 20);
       if (features().dbias && !sm90::writes_all_dbias(features(), config()))
         std::memset(params.dbias, 0, inputs.buffer(Role::dbias).bytes());
@@ -38,6 +37,8 @@ class EmulatedHopperBackward : public testing::TestWithParam<const warps::Sm90Ba
       const unsigned cluster = config().paired ? 2 : 1;
       if (tiles > 0) kernel.run(&maps, &params, cluster * static_cast<unsigned>(std::min(tiles, most)));
     });
+    if (turns != nullptr) *turns = call.turns();
+    return bytes;
   }
 };
 
@@ -118,6 +119,13 @@ TEST_P(EmulatedHopperBackward, WhatMasksEmptyIsLeftOut) {
     run(inputs, false);
     expect_right(inputs, pattern.name);
   }
+}
+
+TEST_P(EmulatedHopperBackward, TilesThatAreLeftOutChangeNoBit) {
+  if (shape().turn_keys == 0) GTEST_SKIP() << "no mask, or sums in any order";
+  expect_the_bits_of_all_tiles(
+      parse_problem(GetParam()->problem), kSeed,
+      [](check::Inputs& inputs, bool all_mixed, std::int64_t& turns) { return run(inputs, false, all_mixed, &turns); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedHopperBackward, testing::ValuesIn(warps::sm90_backward_kernels),

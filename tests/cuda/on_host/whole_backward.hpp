@@ -1,18 +1,24 @@
 // Shared by whole emulated backward passes of all families: a call's workspace and parameters, and what it has
 // written.
 #pragma once
+#include <algorithm>
+#include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/attention/backward/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
+#include "mask_patterns.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "problem/roles.hpp"
 
 namespace onepass {
 
 struct EmulatedCall {
-  EmulatedCall(check::Inputs& inputs, const BackwardFeatures& f, const BackwardShape& s, bool early)
+  // all_mixed: every tile of the mask counts as one with a visible key, so that none is left out.
+  EmulatedCall(check::Inputs& inputs, const BackwardFeatures& f, const BackwardShape& s, bool early,
+               bool all_mixed = false)
       : inputs_(inputs),
         features_(f),
         shape_(s),
@@ -29,6 +35,9 @@ struct EmulatedCall {
       warps::pack(&plan.pack);
       params.mask = plan.bits;
       params.mask_fragments = plan.pack.fragments;
+      const std::size_t tiles = cuda::mask_bytes(p, cuda::kMaskTile, s.mask_fragments) -
+                                static_cast<std::size_t>(plan.tiles_at) * sizeof(unsigned);
+      if (all_mixed) std::fill_n(plan.pack.tiles, tiles, kSomeMasked);
     }
     warps::copies_are_early = early;
     warps::backwards = early;
@@ -56,6 +65,11 @@ struct EmulatedCall {
     return bytes;
   }
 
+  // The turns that tiles of keys have taken at the sums of a deterministic call.
+  std::int64_t turns() const {
+    return std::accumulate(params.order, params.order + cuda::row_blocks(params), std::int64_t{0});
+  }
+
  private:
   check::Inputs& inputs_;
   const BackwardFeatures& features_;
@@ -67,5 +81,25 @@ struct EmulatedCall {
  public:
   BackwardParams params;
 };
+
+// The bits of a deterministic call are those of a call that leaves no tile out, in fewer turns.
+// run(inputs, all_mixed, turns): the outputs' bytes.
+template <class Run>
+void expect_the_bits_of_all_tiles(const Problem& p, std::uint64_t seed, const Run& run) {
+  for (const char* name : {"sparse blocks", "nothing"}) {
+    const auto* const pattern =
+        std::ranges::find(test::kMaskPatterns, std::string_view(name), &test::MaskPattern::name);
+    check::Inputs inputs = check::make_inputs(p, seed);
+    test::fill_mask(inputs.tensors.bool_mask, *pattern);
+    inputs.changed();
+    std::int64_t turns = 0, of_all = 0;
+    const std::string left_out = run(inputs, false, turns);
+    EXPECT_TRUE(left_out == run(inputs, true, of_all)) << name;
+    EXPECT_LT(turns, of_all) << name;
+    if (name == std::string_view("nothing")) {
+      EXPECT_EQ(turns, 0);
+    }
+  }
+}
 
 }  // namespace onepass

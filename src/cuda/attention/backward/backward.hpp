@@ -30,11 +30,14 @@ struct BackwardShape {
   int mark_blocks;       // CTAs that keep marks in the workspace
   // What addresses and strides of O and dO, and of dQ, are multiples of: bytes read or written at once, up to 16.
   int read_bytes, write_bytes;
-  int row_bytes;  // the same of q, k, v and dO
+  int row_bytes;     // the same of q, k, v and dO
+  int turn_keys;     // where a mask leaves tiles out of sums in one order, keys of a tile (tile_turns.cuh); else 0
+  bool group_turns;  // query heads that share keys have the same turns, in KeysOuter's order by_turns
   ONEPASS_FIELDS(BackwardShape, block_q, block_k, key_warps, sum_columns, zero_sums, mask_fragments, careful,
-                 mark_blocks, read_bytes, write_bytes, row_bytes)
+                 mark_blocks, read_bytes, write_bytes, row_bytes, turn_keys, group_turns)
 };
-constexpr int kZeroWords = 1 + 32;               // BackwardParams::zeros
+constexpr int kListWords = 32;      // of a tile's list (sm90): blocks of rows beyond these 1024 are never left out
+constexpr int kZeroWords = 1 + 32;  // BackwardParams::zeros
 constexpr int kMarkWords = 4, kMarkLanes = 256;  // of a CTA: a bit for each sum of a lane
 constexpr int kRepairBytes = 128 + 35 * 128;     // of shared memory, in the post kernel: RepairTeam
 // What the kernels of a guarded call tell each other: the first words of the workspace behind its counters.
@@ -80,6 +83,8 @@ struct BackwardParams : ForwardParams {
   CallNotes* notes;
   unsigned long long call;  // its number, which no other call of the process has: the notes need no zeroing
   unsigned* order;          // [head][q block]: how many key blocks have added to its sums; deterministic only
+  unsigned* turns;          // [head][q block][turn_tiles]: how many add before a tile; shape.turn_keys only
+  int turn_tiles;           // of the longest sequence
   unsigned* zeros;  // !shape.zero_sums: how many blocks of rows are taken, to fill their sums with zeros; then how many
                     // of each group of blocks are filled
   int zero_shift;   // log2 of the blocks of a group, of which there are at most 32

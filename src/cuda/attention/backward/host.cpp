@@ -21,6 +21,10 @@ unsigned long long next_call() {
   return (calls.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9e3779b97f4a7c15ull;
 }
 
+int turn_tiles(const Problem& p, const BackwardShape& s) {
+  return s.turn_keys == 0 ? 0 : static_cast<int>(ceil_div(p.seq_k, s.turn_keys));
+}
+
 }  // namespace
 
 BackwardFeatures backward_features_of(const Problem& p) {
@@ -74,6 +78,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardFeatures& f, cons
   place(w.slope_parts, f.dslopes ? heads * k_blocks * static_cast<std::size_t>(s.key_warps) * 4 : 0);
   place(w.marks, static_cast<std::size_t>(s.mark_blocks) * kMarkWords * kMarkLanes * 4);
   place(w.order, f.deterministic ? heads * q_blocks * 4 : 0);
+  place(w.turns, heads * q_blocks * static_cast<std::size_t>(turn_tiles(p, s)) * 4);
   place(w.zeros, s.zero_sums ? 0 : kZeroWords * 4);
   const auto sixteens = static_cast<std::size_t>(p.heads_kv) * k_blocks * static_cast<std::size_t>(s.block_k / 16);
   place(w.broken_keys, (1 + sixteens) * 4);
@@ -87,6 +92,7 @@ BackwardParams decided_backward(const Problem& p, const BackwardShape& s, int l2
   b.q_blocks = static_cast<int>(padded_blocks(p.varlen, p.batch, p.seq_q, p.total_q, s.block_q));
   b.k_blocks = static_cast<int>(padded_blocks(p.varlen, p.batch, p.seq_k, p.total_k, s.block_k));
   while (std::int64_t{b.heads} * b.q_blocks > 32ll << b.zero_shift) ++b.zero_shift;
+  b.turn_tiles = turn_tiles(p, s);
   fill_strides(b.dout_stride, p.layout.dout);
   fill_strides(b.dlse_stride, p.layout.dlse);
   fill_strides(b.entropy_stride, p.layout.entropy);
@@ -126,6 +132,7 @@ void bind_backward(BackwardParams& b, const Tensors& t, void* workspace, const B
   b.notes = reinterpret_cast<CallNotes*>(static_cast<unsigned*>(workspace) + kCallWords);
   b.call = next_call();
   b.order = reinterpret_cast<unsigned*>(at(places.order));
+  b.turns = reinterpret_cast<unsigned*>(at(places.turns));
   b.zeros = reinterpret_cast<unsigned*>(at(places.zeros));
   b.broken_keys = reinterpret_cast<unsigned*>(at(places.broken_keys));
 }

@@ -26,7 +26,7 @@ inline constexpr TileShape kMaskTile{64, 32, 4};
 
 // Places within the workspace, in bytes; total: of it.
 struct BackwardWorkspace {
-  std::size_t statistics, dq_sums, sink_parts, slope_parts, marks, order, zeros, broken_keys, mask, total;
+  std::size_t statistics, dq_sums, sink_parts, slope_parts, marks, order, turns, zeros, broken_keys, mask, total;
 };
 BackwardWorkspace workspace_of(const Problem& problem, const BackwardFeatures& features, const BackwardShape& shape);
 

@@ -4,6 +4,7 @@
 #pragma once
 #include "cuda/attention/backward/careful.cuh"
 #include "cuda/attention/backward/score.cuh"
+#include "cuda/attention/tile_turns.cuh"
 #include "cuda/device/order.cuh"
 
 namespace onepass {
@@ -74,6 +75,9 @@ extern "C" __global__ void __launch_bounds__(onepass::kPreThreads)
   }
   if (!backward_shape.zero_sums && blockIdx.x == 0 && thread < kZeroWords) p.zeros[thread] = 0;
   if (backward_features.deterministic && thread == 0) p.order[place] = 0;
+  if constexpr (backward_shape.turn_keys != 0) {
+    if (thread < 32 && x.row >= 0) count_turns(p, x, place);
+  }
 #pragma unroll 2
   for (i32 first = 0; first < kBlockQ; first += kPreThreads / L::kLanes) {
     const i32 in_block = first + static_cast<i32>(thread) / L::kLanes, row = x.row + in_block;

@@ -60,6 +60,11 @@ DEV float* dq_sums_of(const BackwardParams& p, i64 place) {
   return p.dq_sums + place * (kBlockQ * backward_shape.sum_columns);
 }
 
+// The place in p.turns of the tile of keys that holds `key`.
+DEV u32* turn_at(const BackwardParams& p, i64 place, i32 key) {
+  return p.turns + place * p.turn_tiles + key / backward_shape.turn_keys;
+}
+
 // [head][k block]: the first block of a sequence. seq_k is read again, in place of a count that waits in a register.
 DEV i64 key_place(const BackwardParams& p, i32 head, i32 batch) {
   return static_cast<i64>(head) * p.k_blocks + first_block<kBlockK>(p.cu_k, opaque(p.seq_k), batch);

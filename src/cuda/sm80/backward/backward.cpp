@@ -189,7 +189,9 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .mark_blocks = 0,
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
           .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16,
-          .row_bytes = c.copy_bytes};
+          .row_bytes = c.copy_bytes,
+          .turn_keys = p.bool_mask && p.deterministic && p.gradients.dq ? c.block_n() : 0,
+          .group_turns = false};
 }
 
 cuda::KernelProgram program_of(const BackwardFeatures& f, const BackwardShape& shape, const BackwardConfig& c,

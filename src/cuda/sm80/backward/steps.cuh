@@ -71,21 +71,22 @@ DEV void multiply_all(u32 tile, float (&sum)[kRowTiles][N], u32 rows) {
 }
 
 // Deterministic: the key tiles that see a block of rows add to its sums one after the other, the first keys first.
-DEV u32 order_of(const BackwardParams& p, const KeyTile& x, const RowStep& step) {
+DEV u32 order_of(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
+  if constexpr (backward_shape.turn_keys != 0) return *turn_at(p, place, x.key);
   const i32 row = step.m * kBlockM;
   const Band32::Range keys = band_of(p, x.seq_q, x.seq_k).key_range(row, min(row + kBlockM, x.seq_q));
   return x.key / kBlockN - keys.lo / kBlockN;
 }
 DEV void wait_for_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
-  if (opaque_thread() == 0) wait_for_order(p.order + place, order_of(p, x, step));
+  if (opaque_thread() == 0) wait_for_order(p.order + place, order_of(p, x, step, place));
   __syncthreads();
 }
 DEV void pass_sums(const BackwardParams& p, const KeyTile& x, const RowStep& step, i64 place) {
   if constexpr (!backward_features.deterministic) return;
   memory_fence();
   __syncthreads();
-  if (opaque_thread() == 0) pass_order(p.order + place, order_of(p, x, step) + 1);
+  if (opaque_thread() == 0) pass_order(p.order + place, order_of(p, x, step, place) + 1);
 }
 
 // dS K, by all warps: one or two row tiles each, and of the columns every kAcross-th group, as many at once as 32

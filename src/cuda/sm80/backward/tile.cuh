@@ -89,8 +89,7 @@ struct RowStep {
     return sm + kLayout.statistics + (kLayout.late_statistics ? 0 : slot * kLayout.statistics_bytes);
   }
   DEV i32 row() const { return m * kBlockM + static_cast<i32>(own_row_part()) * kPartM; }  // of this warp's part
-  // The next one, or the next from here on, that the mask leaves some of. In a deterministic call none is left out:
-  // every tile takes its turn.
+  // The next one, or the next from here on, that the mask leaves some of.
   DEV RowStep next(const BackwardParams& p, const KeyTile& x) const {
     return RowStep{head, m + 1, kStages == 1 ? 0 : slot ^ 1}.or_later(p, x);
   }
@@ -98,7 +97,7 @@ struct RowStep {
     RowStep s = *this;
     for (;;) {
       if (s.m >= x.m_hi) s.m = x.m_lo, ++s.head;
-      if (!features.bool_mask || backward_features.deterministic || !s.exists(p, x) || !s.masked(p, x)) return s;
+      if (!features.bool_mask || !s.exists(p, x) || !s.masked(p, x)) return s;
       ++s.m;
     }
   }

@@ -19,8 +19,10 @@ namespace {
 // The number of features that keep a value for each row, key or score, in addition to P and dS.
 int register_pressure(const BackwardFeatures& b) {
   const AttentionFeatures& f = b.forward.attention;
+  const bool helped =
+      f.bool_mask && std::max(f.dim_qk, f.dim_v) > 128;  // a helper reads the turns of sums in one order
   return f.packed + f.softcap + f.alibi + f.dropout + f.bool_mask + f.mask_mod + f.score_mod +
-         (f.bias != ScalarType::none) + b.deterministic;
+         (f.bias != ScalarType::none) + (b.deterministic && !helped);
 }
 bool bare_scores(const AttentionFeatures& f) { return !f.transforms() && !f.masks() && !f.dropout; }
 
@@ -209,7 +211,9 @@ BackwardShape shape_of(const Problem& p, const BackwardConfig& c) {
           .mark_blocks = mark_blocks(p, c),
           .read_bytes = std::min(cuda::row_alignment(p, Role::out), cuda::row_alignment(p, Role::dout)),
           .write_bytes = p.gradients.dq ? cuda::row_alignment(p, Role::dq) : 16,
-          .row_bytes = 16};
+          .row_bytes = 16,
+          .turn_keys = p.bool_mask && p.deterministic && p.gradients.dq ? c.tile_k() : 0,
+          .group_turns = true};
 }
 
 BackwardMapShapes map_shapes(const Problem& p, const BackwardConfig& c) {

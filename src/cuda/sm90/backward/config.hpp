@@ -51,7 +51,6 @@ ONEPASS_HD constexpr int dq_stage_bytes(const AttentionFeatures& f, const Backwa
   return c.dbias_tiles && dbias > dq ? dbias : dq;
 }
 // A tile's slot: its coordinates, and where a boolean mask leaves out blocks of rows, a bit for each that it does not.
-constexpr int kListWords = 32;  // blocks beyond these 1024 are never left out
 ONEPASS_HD constexpr int tile_slot_bytes(const AttentionFeatures& f) {
   return kTileSlotBytes + (f.bool_mask ? 4 * kListWords : 0);
 }

@@ -60,9 +60,8 @@ DEV KeyTile load_key_tile(u32 from) {
   return x;
 }
 
-// True if blocks of rows that a boolean mask hides from all keys of a tile are skipped. The ordered reduction counts
-// every block, so it does not skip.
-constexpr bool kLeavesOut = features.bool_mask && !kDeterministic;
+// True if blocks of rows that a boolean mask hides from all keys of a tile are skipped.
+constexpr bool kLeavesOut = features.bool_mask;
 static_assert(!features.bool_mask || kBlockM == 64);  // rows of the packed mask's tiles
 DEV u32 list_word(u32 slot, i32 m) {
   return m < 32 * kListWords ? static_cast<u32>(load_word(slot + kTileSlotBytes + m / 32 * 4)) : ~0u;
@@ -73,11 +72,13 @@ DEV u32 list_word(u32 slot, i32 m) {
 struct BlockWalk {
   i32 m = 0, m_last = 0, head = 0, heads_left = 0;  // behind this one
   u32 list = 0;  // kLeavesOut: bits of this block and those behind it, of 32; read again where a register is too much
+
+  DEV i32 step() const { return !kDeterministic || m < m_last ? 1 : -1; }
   // slot: where the tile lies in shared memory.
   static DEV BlockWalk of(const AttentionParams& p, const KeyTile& x, u32 slot) {
     BlockWalk at = {x.upwards ? x.m_hi - 1 : x.m_lo, x.upwards ? x.m_lo : x.m_hi - 1, x.head * p.heads_per_kv,
                     p.heads_per_kv - 1};
-    if constexpr (kLeavesOut && !config.split) at.list = list_word(slot, at.m) >> at.m % 32;
+    if constexpr (kLeavesOut && !config.split) at.list = listed_from(slot, at.m, at.step());
     return at;
   }
   DEV bool last() const { return m == m_last && heads_left == 0; }
@@ -99,15 +100,21 @@ struct BlockWalk {
       m += m < m_last ? 1 : -1;
     return true;
   }
+  // Bits of block m and those behind it, of its 32.
+  static DEV u32 listed_from(u32 slot, i32 m, i32 step) {
+    const u32 word = list_word(slot, m);
+    return step > 0 ? word >> m % 32 : __brev(word) >> (31 - m % 32);
+  }
   // The last block is listed, so there is one.
   DEV void next_listed(u32 slot) {
-    if constexpr (config.split) list = list_word(slot, m) >> m % 32;
+    const i32 step = this->step();
+    if constexpr (config.split) list = listed_from(slot, m, step);
     list >>= 1;
-    ++m;
-    if (m % 32 == 0) list = list_word(slot, m);
-    for (; list == 0; list = list_word(slot, m)) m = (m / 32 + 1) * 32;
+    m += step;
+    if (m % 32 == (step > 0 ? 0 : 31)) list = listed_from(slot, m, step);
+    for (; list == 0; list = listed_from(slot, m, step)) m = step > 0 ? (m / 32 + 1) * 32 : m / 32 * 32 - 1;
     const i32 skipped = __ffs(static_cast<int>(list)) - 1;
-    m += skipped;
+    m += step * skipped;
     list >>= skipped;
   }
   DEV i32 row() const { return m * static_cast<i32>(kBlockM); }

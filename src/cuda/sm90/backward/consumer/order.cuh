@@ -9,6 +9,7 @@ namespace onepass::sm90 {
 // The sums of a row block are added up in one order, that of KeysOuter. The number of tiles that come before a tile at
 // the row block that its walk is at.
 DEV u32 tiles_before(const BackwardParams& p, const KeyTile& x, const BlockWalk& walk) {
+  if constexpr (kLeavesOut) return *turn_at(p, walk.place(p, x.batch), x.key);
   const Band32 band = band_of(p, x.seq_q, x.seq_k);
   const Band32::Range keys = band.key_range(walk.row(), min(walk.row() + static_cast<i32>(kBlockM), band.seq_q));
   constexpr i32 kKeys = kBlockN;
