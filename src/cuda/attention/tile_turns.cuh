@@ -1,5 +1,5 @@
 // The turns of tiles of keys at a block's sums of dQ, where a mask leaves tiles out and the sums have one order. A tile
-// that is left out takes no turn, so those behind it move up.
+// that is left out is not counted, so those behind it move up.
 #pragma once
 #include "cuda/attention/backward/tile.cuh"
 
