@@ -113,6 +113,18 @@ INSTANTIATE_TEST_SUITE_P(
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 fp16 kv_dtype=fp8_e4m3 causal_bottom_right"},
         DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d64 bf16 kv_dtype=fp8_e4m3 kv=paged:1 out=fp32 unified_max=3"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 unified_max=3 recomputed lse"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4}"},
+        DecodeCase{kHopper,
+                   "fwd b4 h32/8 s4x8192 d64 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused k_descale=bhn v_descale=bhn "
+                   "mask_mod={doc[k_index] == batch || k_index < 64} buffer=doc:int32:8192"},
+        DecodeCase{kHopper,
+                   "fwd b1 h64/2 s1x8192 d256 bf16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4}"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s8x8192 d128 bf16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4} "
+                   "batch_invariant"},
+        DecodeCase{kA100,
+                   "fwd b1 h32/8 s4x8192 d128 fp16 kv_dtype=fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4} alibi"},
         DecodeCase{kHopper, "fwd b1 h32/8 s4x8192 d128 bf16 causal_bottom_right row_max"},
         DecodeCase{kHopper, "fwd b1 h64/2 s2x8192 d256 bf16 kv_dtype=fp8_e4m3 alibi"},
         DecodeCase{kHopper, "fwd h32/8 d64 bf16 varlen=1,16 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right"},

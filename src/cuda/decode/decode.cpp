@@ -185,8 +185,11 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
   const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)
                                             : p.kv_dtype          ? std::span<const TileConfig>(kConfigs8)
                                                                   : kConfigs16;
-  const auto s =
-      std::ranges::find_if(table, [&](const TileConfig& t) { return p.dim_qk <= t.dim_qk && p.dim_v <= t.dim_v; });
+  TileConfig fitting =
+      *std::ranges::find_if(table, [&](const TileConfig& t) { return p.dim_qk <= t.dim_qk && p.dim_v <= t.dim_v; });
+  // Two row tiles of fp16 products beside a mask_mod leave no registers to look for shown tiles (112 bytes spilled).
+  if (p.kv_dtype && !p.mask_mod.empty()) fitting.row_tiles = 1;
+  const TileConfig* const s = &fitting;
   const std::int64_t of_block = std::clamp<std::int64_t>(rows_of(p), 1, kMaxRows);
   const int rows = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(of_block)));
   const int row_tiles = std::max(1, rows / 16), held = std::min(row_tiles, s->row_tiles);

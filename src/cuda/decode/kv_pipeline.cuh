@@ -94,8 +94,6 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
 }
 
 #if defined(ONEPASS_MASK_MOD)
-// Beside an FP8 cache there are no registers for it: 112 bytes of loads spilled with 32 rows.
-constexpr bool kSkips = !kFp8Keys;
 // A team's tiles that the bounds of a mask_mod (scores/mask_bounds.cuh) do not hide from all rows of the group. A lane
 // looks at one of 32 tiles. The ring and the products each have one. Kernels without a mask_mod keep their code.
 struct ShownTiles {
@@ -105,12 +103,10 @@ struct ShownTiles {
   // The first one from `begin` on, or `end`.
   DEV i32 first(const DecodeParams& p, const Group& g, i32 begin, i32 end) {
     from = begin;
-    if constexpr (!kSkips) return begin;
     left = look(p, g, end);
     return next(p, g, end);
   }
   DEV i32 next(const DecodeParams& p, const Group& g, i32 end) {
-    if constexpr (!kSkips) return from = next_own_tile(from);
 #pragma unroll 1
     while (left == 0) {
       if ((from += 32 * kShare) >= end) return end;
@@ -209,7 +205,7 @@ struct Ring {
         places = following.checked(p);
         copy_into(place(), tokens);
 #if defined(ONEPASS_MASK_MOD)
-        if constexpr (kSkips) shown_tile = shown.next(p, ahead.group, tile_end);
+        shown_tile = shown.next(p, ahead.group, tile_end);
 #endif
         if (next_tile() < last_tile()) following = Places::look_up(p, view, next_tile() * kBlockN, ahead.group.seq_k);
       } else {
@@ -235,9 +231,10 @@ struct Ring {
   DEV i32 last_tile() const { return kCopyWarps ? ahead.end_tile() : tile_end; }
   DEV i32 next_tile() const {
 #if defined(ONEPASS_MASK_MOD)
-    if constexpr (kSkips) return shown_tile;
-#endif
+    return shown_tile;
+#else
     return next_own_tile(tile);
+#endif
   }
   DEV u32 place() const { return tiles + slot * kLayout.slot_bytes; }
   DEV void open(const Segment& s) {  // or the first behind it that has a tile for this team
@@ -245,7 +242,7 @@ struct Ring {
     for (; ahead.steps != 0; ahead = line.next(ahead, end_step())) {
       tile = first_own_tile(ahead.tile()), tile_end = ahead.end_tile();
 #if defined(ONEPASS_MASK_MOD)
-      if constexpr (kSkips) tile = shown.first(p, ahead.group, tile, tile_end);
+      tile = shown.first(p, ahead.group, tile, tile_end);
 #endif
       if (tile >= tile_end) continue;
       view = KeyValueView::of_head(ahead.group.work_tile(0), ahead.group.kv_head(p));

@@ -145,7 +145,7 @@ TEST_P(EmulatedDecoding, ASequenceAloneHasTheSameBits) {
 
 TEST_P(EmulatedDecoding, DoesNotReadTilesThatAMaskModHides) {
   const Problem p = parse_problem(GetParam()->problem);
-  if (p.mask_mod.empty() || p.kv_dtype || p.paged() || p.varlen)
+  if (p.mask_mod.empty() || p.paged() || p.varlen)
     GTEST_SKIP() << "it reads all keys, or those of a head are not neighbours";
   const std::int64_t tile = static_cast<const decode::DecodeConfig*>(GetParam()->config)->block_n;
   check::Inputs inputs = check::make_inputs(p, 1, check::Distribution::normal);
