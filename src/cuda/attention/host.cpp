@@ -55,11 +55,7 @@ std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
 std::string why_no_entropy(const Problem& p) {
   if (!p.entropy) return {};
   if (p.dtype == DType::f8e4m3 || p.kv_dtype) return "does not support entropy with fp8_e4m3; cuda.plain does";
-  return why_no_invariant_entropy(p);
-}
-
-std::string why_no_invariant_entropy(const Problem& p) {
-  return p.entropy && p.batch_invariant ? "does not support entropy with batch_invariant; cuda.plain does" : "";
+  return p.batch_invariant ? "does not support entropy with batch_invariant; cuda.decode does" : "";
 }
 
 std::string why_too_many(const Problem& p, std::int64_t tiles) {

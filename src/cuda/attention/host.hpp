@@ -32,7 +32,6 @@ int row_alignment(const Problem& problem, Role role);
 std::string why_too_many(const Problem& problem, std::int64_t tiles = 0);
 // Empty, or a sentence on entropies that the kernels of many rows leave to cuda.plain.
 std::string why_no_entropy(const Problem& problem);
-std::string why_no_invariant_entropy(const Problem& problem);  // those of batch_invariant alone
 // why_too_many, or a sentence on entropies, for kernels without them.
 std::string why_elsewhere(const Problem& problem, std::int64_t tiles = 0);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.

@@ -327,19 +327,18 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
 }
 
 // One result per row (Problem::batch_invariant): a block in which each row takes the lazy or the exact step by its own
-// sum, whatever its neighbours in the warp do. exact: all take the exact one. Entropies are not summed.
+// sum, whatever its neighbours in the warp do. exact: all take the exact one.
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>
 DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[M], LaneRows& rows, const Unit& unit,
                         const Drop& drop, bool exact, float limit = kLazyLimit) {
-  static_assert(!forward_features.entropy);
   using Reference = decltype(unit.keep({}));
   float sum[2], norm[2], tile_max[2];
-  SafeTerms terms;
   Reference r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   bool keeps[2] = {false, false};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
   rows.see(s, unit.unit);
-  const auto take = [&] {
+  const auto take = [&](const SafeTerms& terms) {
+    rows.add_terms(terms);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       absorb(rows.state[i], sum[i]);
@@ -348,24 +347,28 @@ DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[
   };
   if (!exact) {
     const auto exponent_of = [&](float x, int row) { return unit.lazy_exponent(x, r[row]); };
+    SafeTerms terms;
     exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
 #pragma unroll
     for (int i = 0; i < 2; ++i) keeps[i] = quad_all(unit.lazy(rows.state[i]) && sum[i] <= limit);
-    if (__all_sync(0xffffffffu, keeps[0] && keeps[1])) return take();
+    if (__all_sync(0xffffffffu, keeps[0] && keeps[1])) return take(terms);
   }
   row_max(s, 2 * N, tile_max);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     RowState<float> advanced = rows.state[i];
     const Reference reference = unit.advance(advanced, tile_max[i]);  // by all lanes
-    if (!keeps[i]) rows.state[i] = advanced, r[i] = reference;
+    if (keeps[i]) continue;
+    rows.move_terms(i, advanced.l, rows.state[i].m, unit, reference);
+    rows.state[i] = advanced, r[i] = reference;
   }
   multiply_two_rows(o, r[0].alpha, r[1].alpha);
   const auto exponent_of = [&](float x, int row) {
     return keeps[row] ? unit.lazy_exponent(x, r[row]) : unit.exact_exponent(x, r[row]);
   };
+  SafeTerms terms;
   exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
-  take();
+  take(terms);
 }
 
 template <class Element, bool kRounded, class Unit, class Drop, int N, int M>

@@ -37,8 +37,13 @@ struct Joint {  // the factors of what is there, and of what comes
 };
 template <class Unit>
 DEV Joint join(const Unit& unit, Sums& all, const Sums& one) {
+  [[maybe_unused]] const float before = all.state.m;
   const auto reference = unit.meet(all.state, one.state.m);
   const Joint joint{reference.alpha, unit.part_weight(one.state.m, reference)};
+  if constexpr (forward_features.entropy) {
+    all.terms = unit.moved_terms(all.terms, all.state.l, before, reference);
+    all.terms += terms_of_part(unit, reference, one.state.m, one.state.l, one.terms, joint.weight);
+  }
   all.state.l = __fmaf_rn(one.state.l, joint.weight, all.state.l);
   all.norm = joint(all.norm, one.norm);
   all.see(one.most);
@@ -205,7 +210,7 @@ struct RowSums {
 #pragma unroll
         for (i32 i = 0; i < kTogether; ++i) {
           const float m = parts.has(first + i * step) ? sums[i][0] : kNegInf;
-          const Joint joint = join(unit, all, {{m, sums[i][1]}, sums[i][2], sums[i][3]});
+          const Joint joint = join(unit, all, {{m, sums[i][1]}, sums[i][2], sums[i][3], terms[i]});
 #pragma unroll
           for (i32 d = 0; d < 4; ++d) o[d] = joint(o[d], x[i][d]);
         }

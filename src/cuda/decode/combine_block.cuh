@@ -101,6 +101,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
   };
   const auto join_team = [&](i32 team, i32 row, Sums& all) {
     Sums of_team = load_sums(state_at(team, row));
+    if constexpr (forward_features.entropy) of_team.terms = load_one(terms_at(team, row));
     if constexpr (kSharesTiles) {
 #pragma unroll
       for (i32 part = 1; part < kKeyParts; ++part) add_part(of_team, load_sums(state_at(part, row)));

@@ -126,10 +126,10 @@ int box_rows_of(const Problem& p) {
 // Rows whose tiles have parts with sums of their own: those with one result, whatever their number, and 64 rows where
 // warps copy by TMA (32 drafts of 16 at 8k in 0.71 of the time; 32 rows in 0.99 to 1.4, head dim 64 in 1.1 to 1.2).
 bool has_parts(const Problem& p, const AttentionFeatures& f, bool by_tma) {
-  const bool gains = by_tma && rows_of(p) > 32 && std::max(f.dim_qk, f.dim_v) > 64 && !p.entropy;
-  return (p.batch_invariant || gains) && !p.unified_max && f.input != ScalarType::f32 && f.keys != ScalarType::e4m3 &&
-         std::max(f.dim_qk, f.dim_v) <= 128 && !f.dropout && !f.score_mod && !f.mask_mod && !f.bool_mask &&
-         f.bias == ScalarType::none;
+  const bool gains = by_tma && rows_of(p) > 32 && std::max(f.dim_qk, f.dim_v) > 64;
+  return (p.batch_invariant || gains) && !p.unified_max && !p.entropy && f.input != ScalarType::f32 &&
+         f.keys != ScalarType::e4m3 && std::max(f.dim_qk, f.dim_v) <= 128 && !f.dropout && !f.score_mod &&
+         !f.mask_mod && !f.bool_mask && f.bias == ScalarType::none;
 }
 
 // A config for prompts with the bits of `c`: warps of sixteen rows with all of their keys (one_result/). None where
@@ -179,7 +179,6 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     return refuse("with seq_q > 1, seq_k must be at least ", kKeysOfRow, " x rows per K/V head (got ", p.seq_k,
                   " keys for ", rows_of(p), " rows)");
   }
-  if (std::string sentence = cuda::why_no_invariant_entropy(p); !sentence.empty()) return refuse(sentence);
   if (std::string sentence = cuda::why_too_many(p); !sentence.empty()) return refuse(sentence);
   const ForwardFeatures features = cuda::features_of(p);
   const std::span<const TileConfig> table = p.dtype == DType::f32 ? std::span<const TileConfig>(kConfigs32)

@@ -20,7 +20,6 @@ constexpr i32 kTeamThreads = 32 * config.team();
 constexpr bool kWgmma = config.wgmma(), kCopyWarps = config.copy_warps != 0;
 constexpr i32 kCopiers = config.copiers();      // threads that copy a tile
 constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
-static_assert(!kOneResult || !forward_features.entropy);
 constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
 constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1;
 constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
@@ -29,7 +28,7 @@ constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
 constexpr i32 kRun = kOneResult && kBlockN < 64 ? 64 / kBlockN : 1;  // tiles
 constexpr i32 kKeyParts = config.parts, kPartN = kBlockN / kKeyParts;
 constexpr bool kPrompts = config.prompts, kSharesTiles = config.shares_tiles();
-static_assert(kKeyParts == 1 || (kShare == 1 && kRun == 1 && kPartN % 16 == 0));
+static_assert(kKeyParts == 1 || (kShare == 1 && kRun == 1 && kPartN % 16 == 0 && !forward_features.entropy));
 // Warps that share the keys of a row that is computed again, 32 at a time. With one result their number is the teams'
 // or the parts'.
 constexpr i32 kRepairWarps = kOneResult ? kShare * kKeyParts : kWarps;

@@ -84,6 +84,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
       params.out = static_cast<char*>(params.out) + bytes(params.out_stride, p.out_dtype);
       params.lse += sequence * params.lse_stride[0];
       params.row_max += sequence * params.row_max_stride[0];
+      params.entropy += sequence * params.entropy_stride[0];
     }
     if (p.paged()) {
       params.page_table += sequence * params.table_stride[0];
@@ -196,6 +197,7 @@ class Chunk {
     p.out = static_cast<char*>(p.out) + (begin + first) * p.out_stride[2] * 2;
     p.lse += (begin + first) * p.lse_stride[2];
     p.row_max += (begin + first) * p.row_max_stride[2];
+    p.entropy += (begin + first) * p.entropy_stride[2];
     p.min_tiles = 1;
     run_kernel(kernel, problem_, p, share.blocks);
   }
