@@ -4,11 +4,13 @@ release.py TAG [--artifacts source wheel wheel_2_28 aarch64] [--python PYTHON...
 
 The tag's files alone are used, in a folder of their own. The version of the tag must be that of version.h, and
 CHANGELOG must have its section. The folder gets the source archive, what the commands of BUILDS have built and tried,
-NOTES.md and SHA256SUMS. Each PYTHON gets a wheel: one of its own, or that of the stable ABI.
+NOTES.md and SHA256SUMS. Each PYTHON gets a wheel: one of its own, or that of the stable ABI. With ONEPASS_REPOSITORY,
+the address of the repository, links of the notes lead to the tag's files there.
 """
 
 import argparse
 import hashlib
+import os
 import pathlib
 import re
 import shutil
@@ -38,6 +40,11 @@ def notes(changelog, version):
     if not found[version]:
         fail(f"the section '## {version}' of CHANGELOG.md must not be empty")
     return found[version] + "\n"
+
+
+def absolute(text, address):
+    """Links to files of the repository, as the notes of a release need them: relative ones lead nowhere there."""
+    return re.sub(r"\]\((?![a-z]+:|#)([^)]+)\)", rf"]({address}/\1)", text)
 
 
 def check_versions(tree, version):
@@ -94,7 +101,10 @@ def main():
     archive.write_bytes(git("archive", "--format=tar.gz", f"--prefix=onepass-{version}/", commit))
     subprocess.run(["tar", "-xzf", archive, "--strip-components=1", "-C", tree], check=True)
     check_versions(tree, version)
-    (out / "NOTES.md").write_text(notes((tree / "CHANGELOG.md").read_text(), version))
+    said = notes((tree / "CHANGELOG.md").read_text(), version)
+    if repository := os.environ.get("ONEPASS_REPOSITORY"):
+        said = absolute(said, f"{repository}/blob/{given.tag}")
+    (out / "NOTES.md").write_text(said)
     for artifact in given.artifacts:
         if BUILDS[artifact]:
             build(tree, artifact, given.python, out)

@@ -1,5 +1,6 @@
 """cmake/release.py: what a tag must have, and what its folder gets. A stand-in takes the place of the wheel."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ FILES = {
 
 
 class Release(unittest.TestCase):
+    repository = ""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -39,7 +42,8 @@ class Release(unittest.TestCase):
             subprocess.run(["git", *command], cwd=self.root, check=True)
         (self.root / "CHANGELOG.md").write_text("not committed")  # the tag counts
         command = [sys.executable, self.root / "cmake" / "release.py", tag, "--out", self.root / "out", *words]
-        done = subprocess.run(command, capture_output=True, text=True)
+        env = {**os.environ, "ONEPASS_REPOSITORY": self.repository}
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         return done.returncode, done.stdout + done.stderr, self.root / "out"
 
     def test_a_release(self):
@@ -64,6 +68,19 @@ class Release(unittest.TestCase):
         self.assertEqual(status, 0, printed)
         self.assertEqual((out / "onepass-1.2.3-2_28.whl").read_text(), "wheel 2_28 python3.10 python3.12\n")
         self.assertEqual((out / "onepass-1.2.3-aarch64.whl").read_text(), "wheel aarch64\n")
+
+    def test_links_of_the_notes(self):
+        links = "[a](docs/a.md#b) [c](https://d.example/e) [f](#g)"
+        changelog = {"CHANGELOG.md": f"## 1.2.3\n{links}\n"}
+        _, _, out = self.release(changelog, "v1.2.3", "--artifacts", "source")
+        self.assertEqual((out / "NOTES.md").read_text(), links + "\n")
+        self.repository = "https://r.example/o"
+        shutil.rmtree(self.root)
+        _, _, out = self.release(changelog, "v1.2.3", "--artifacts", "source")
+        self.assertIn(
+            "[a](https://r.example/o/blob/v1.2.3/docs/a.md#b) [c](https://d.example/e) [f](#g)",
+            (out / "NOTES.md").read_text(),
+        )
 
     def refused(self, sentence, *arguments):
         status, printed, _ = self.release(*arguments)
