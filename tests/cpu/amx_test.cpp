@@ -99,6 +99,18 @@ INSTANTIATE_TEST_SUITE_P(
         "buffer=doc:int32:1x400"));
 
 INSTANTIATE_TEST_SUITE_P(
+    Entropies, Amx,
+    testing::Values(
+        "fwd b2 h4/2 s70x133 d64 bf16 lse entropy", "fwd b1 h2 s200x700 d40/48 bf16 causal_bottom_right sinks entropy",
+        "fwd b2 h4/2 s65x203 d64 bf16 softcap=20 bias=bf16:bhqk mask=b1qk alibi dropout=0.3 seed=7 row_max entropy",
+        "fwd b1 h2 s100x260 d59/111 bf16 out=fp32 window=90:10 lse entropy",
+        "fwd h4/2 d64 bf16 varlen=100,1,255/33,300,255 causal_bottom_right lse row_max entropy",
+        "fwd b2 h4/2 s70x3000 d64 bf16 batch_invariant sinks lse entropy",
+        "fwd b2 h4/2 s3x5000 d64 bf16 batch_invariant causal_bottom_right lse row_max entropy",
+        "fwd b2 h2 s5x2000 d64 bf16 batch_invariant entropy mask_mod={k_index / 500 % 3 != 1 && q_index != 2}",
+        "fwd b2 h4/2 s65x203 d64 fp8_e4m3 q_descale=bh1 k_descale=bh1 lse entropy"));
+
+INSTANTIATE_TEST_SUITE_P(
     E4m3, Amx,
     testing::Values("fwd b2 h4/2 s65x203 d64 fp8_e4m3 q_descale=bh1 k_descale=bh1 v_descale=1h1 lse",
                     "fwd b1 h4/2 s140x300 d72/40 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn "

@@ -206,7 +206,6 @@ std::string refuses(const Problem& p) {
   if (std::string why = why_elsewhere(p); !why.empty()) return why;
   if (!p.score_mod.empty()) return "does not support score_mod";
   if (p.drafts > 0) return "does not support tree";
-  if (p.entropy) return "does not support entropy; cpu.flash does";
   if (p.key_dtype() == DType::f8e4m3) {
     if (p.batch_invariant) return "does not support batch_invariant with fp8_e4m3";
     std::string why = refuses_e4m3(p);

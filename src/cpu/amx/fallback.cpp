@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "algebra/entropy.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox.hpp"
+#include "cpu/common/combine.hpp"
 #include "expression/scalar.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "problem/attention/score.hpp"
@@ -24,6 +26,7 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
   };
   const Dropout dropout = dropout_of(p, a);
   RowState<double> state;
+  double terms = 0;  // of the entropy
   double o[kLargestDim] = {};
   const Range keys = scores.band.keys_of(row);
   float seen[kExprBlock];  // by the mask_mod: of kExprBlock keys at a time
@@ -42,8 +45,10 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
     }
     const double s = scores.score(dot(key), row, key).value * kLog2e;
     if (s == Arith<double>::neg_inf()) continue;  // its value never enters, be it NaN
+    const double before = state.m;
     const Rescale<double> step = advance(state, s);
     const double w = weight(s, step);
+    terms = moved_terms(terms, state.l, before, step) + w * exponent(log2_weight(s, step));
     absorb(state, w);
     const double kept = dropout.active() ? dropout.factor(static_cast<unsigned>(batch), static_cast<unsigned>(head),
                                                           static_cast<unsigned>(row), static_cast<unsigned>(key))
@@ -58,9 +63,13 @@ void fallback_row(const Problem& p, const Tensors& a, const ScoreParams& params,
     static_cast<float*>(a.row_max.data)[lse_offset(a.row_max, seq.batch, head, seq.q_begin + row)] =
         static_cast<float>(largest_score(state) * kLn2);
   double older = 1.0;
+  const float sink = p.sinks ? static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] : 0.0f;
+  if (p.entropy)
+    static_cast<float*>(a.entropy.data)[lse_offset(a.entropy, seq.batch, head, seq.q_begin + row)] =
+        finished_entropy(p, {static_cast<float>(state.m * kLn2), static_cast<float>(state.l)},
+                         static_cast<float>(entropy(state.l, terms)), sink);
   if (p.sinks) {
-    const Merged<double> joined =
-        join_sink(state, static_cast<const float*>(a.sinks.data)[head * a.sinks.stride[0]] * kLog2e);
+    const Merged<double> joined = join_sink(state, sink * kLog2e);
     state = joined.state;
     older = joined.alpha_a;
   }

@@ -50,6 +50,7 @@ Books book(Workspace& w, const Problem& p, const Shape& s, int workers) {
                            w.take<float>(kRows),
                            w.take<float>(kRows),
                            w.take<float>(kRows),
+                           w.take<float>(kRows),
                            w.take<float>(s.depth_v * kRows),
                            w.take<std::uint32_t>(s.depth_v)};
     if (books.states) books.states[i] = state;

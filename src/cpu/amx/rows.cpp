@@ -53,6 +53,7 @@ RowBlock row_block(const Problem& p, const Tensors& a, const ScoreParams& params
     if (p.want_lse) block.lse[r] = at<float>(a.lse, lse_offset(a.lse, seq.batch, head, seq.q_begin + token));
     if (p.want_row_max)
       block.row_max[r] = at<float>(a.row_max, lse_offset(a.row_max, seq.batch, head, seq.q_begin + token));
+    if (p.entropy) block.entropy[r] = at<float>(a.entropy, lse_offset(a.entropy, seq.batch, head, seq.q_begin + token));
     if (bias.given()) block.bias[r] = at(bias.data, bias.dtype, bias.row(batch, head, token));
     if (mask.given()) block.mask[r] = static_cast<const std::uint8_t*>(mask.data) + mask.row(batch, head, token);
     if (params.slopes) block.slope[r] = params.slope(batch, head);
@@ -98,6 +99,7 @@ AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& pa
   task.negate_q = params.scale < 0;
   task.sinks = p.sinks;
   task.row_max = p.want_row_max;
+  task.entropy = p.entropy;
   task.dropout_p = p.dropout_p;
   task.seed = seed_of(p, a);
   std::copy_n(p.dropout_start.begin(), 4, task.dropout_start);

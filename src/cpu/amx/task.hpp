@@ -41,15 +41,15 @@ struct PackTask {
 // 32 packed (token, head) rows. Rows from `rows` on are padding: null pointers, and a key range that is never partial.
 struct RowBlock {
   int rows = 0;
-  const std::uint16_t* q[kRows];       // [dim_qk]
-  void* out[kRows];                    // [dim_v]
-  float *lse[kRows], *row_max[kRows];  // null if not wanted
-  std::int64_t lo[kRows], hi[kRows];   // the keys visible to a row by band and length
-  std::int64_t first, last;            // keys visible to any row
-  std::int64_t full_from, full_to;     // keys visible to every row
-  const void* bias[kRows];             // [seq_k]
-  const std::uint8_t* mask[kRows];     // [seq_k]
-  std::int64_t position[kRows];        // on the key axis, for ALiBi
+  const std::uint16_t* q[kRows];                        // [dim_qk]
+  void* out[kRows];                                     // [dim_v]
+  float *lse[kRows], *row_max[kRows], *entropy[kRows];  // null if not wanted
+  std::int64_t lo[kRows], hi[kRows];                    // the keys visible to a row by band and length
+  std::int64_t first, last;                             // keys visible to any row
+  std::int64_t full_from, full_to;                      // keys visible to every row
+  const void* bias[kRows];                              // [seq_k]
+  const std::uint8_t* mask[kRows];                      // [seq_k]
+  std::int64_t position[kRows];                         // on the key axis, for ALiBi
   float slope[kRows], sink[kRows];
   float factor[kRows];                      // of the row's products: AttendTask::scaled
   std::uint32_t token[kRows], head[kRows];  // coordinates of the dropout mask and a mask_mod
@@ -75,6 +75,7 @@ struct SplitState {
   bool seen = false, has_lost = false;  // any key; `lost` holds something
   float *m = nullptr, *l = nullptr;     // [kRows]
   float* most = nullptr;                // [kRows]: the largest scores, where they are asked for
+  float* t = nullptr;                   // [kRows]: entropies' sums (algebra/entropy.hpp), where they are asked for
   float* o = nullptr;                   // [2][depth_v][16]
   std::uint32_t* lost = nullptr;        // [depth_v]
 };
@@ -98,7 +99,7 @@ struct AttendTask {
   DType out_type;
   bool negate_q;  // the sign of the scale, packed into q
   bool sinks;
-  bool row_max;  // is asked for
+  bool row_max, entropy;  // are asked for
   float dropout_p;
   std::uint64_t seed;
   std::uint32_t dropout_start[4];     // Problem::dropout_start

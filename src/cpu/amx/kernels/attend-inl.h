@@ -4,8 +4,10 @@
 namespace onepass::cpu::amx {
 namespace {
 
-template <class Tiles>
+template <class Tiles, bool kEntropy>
 class Attend : RowBlocks {
+  using Softmax = BasicSoftmax<kEntropy>;
+
  public:
   using RowBlocks::RowBlocks;
 
@@ -67,6 +69,7 @@ class Attend : RowBlocks {
       for (int h = 0; h < 2; ++h) {
         state_[0].set(h, {load(split.m + h * 16), load(split.l + h * 16)});
         store(state_[0].most + h * 16, load(split.most + h * 16));
+        store(state_[0].t + h * 16, load(split.t + h * 16));
       }
       if (split.has_lost) {
         clear_lost(0);
@@ -155,13 +158,16 @@ class Attend : RowBlocks {
 template <class Tiles>
 void attend(AttendTask& t) {
   Tiles::begin();
-  Attend<Tiles>(t).run();
+  if (t.entropy)
+    Attend<Tiles, true>(t).run();
+  else
+    Attend<Tiles, false>(t).run();
   Tiles::end();
 }
 
 template <class Tiles>
 void finish(AttendTask& t, const SplitState* splits, int count) {
-  Attend<Tiles>(t).finish(splits, count);
+  Attend<Tiles, false>(t).finish(splits, count);
 }
 
 template <class Tiles>

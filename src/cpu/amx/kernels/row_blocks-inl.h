@@ -21,6 +21,9 @@ class RowBlocks {
     has_joined_state_[b] = true;
     for (int h = 0; h < 2; ++h) {
       const Merged<Vec> all = merge(joined_[b].half(h), state_[b].half(h), set(t_.unit.to_log2));
+      if (t_.entropy)
+        store(joined_[b].t + h * 16, joined_entropy(load(joined_[b].t + h * 16), joined_[b].half(h).l,
+                                                    entropy_of(state_[b], h), state_[b].half(h).l, all));
       joined_[b].set(h, all.state);
       joined_[b].raise(h, load(state_[b].most + h * 16));
       store(join_[parity] + h * 16, all.alpha_a);
@@ -28,6 +31,7 @@ class RowBlocks {
     }
     state_[b].clear();
   }
+  static Vec entropy_of(const BlockState& s, int h) { return entropy(s.half(h).l, load(s.t + h * 16)); }
   void join_output(int b, int parity) { join_output(b, parity, o_of(b)); }
   __attribute__((noinline)) void join_output(int b, int parity, const float* o) {
     float* const joined = joined_of(b);
@@ -46,6 +50,7 @@ class RowBlocks {
     for (int h = 0; h < 2; ++h) {
       store(to.m + h * 16, state_[b].half(h).m), store(to.l + h * 16, state_[b].half(h).l);
       store(to.most + h * 16, load(state_[b].most + h * 16));
+      store(to.t + h * 16, load(state_[b].t + h * 16));
     }
     __builtin_memcpy(to.o, o_of(b), static_cast<std::size_t>(depth_v_) * kRows * 4);
     if (to.has_lost) __builtin_memcpy(to.lost, t_.scratch.lost + b * depth_v_, static_cast<std::size_t>(depth_v_) * 4);
@@ -82,12 +87,16 @@ class RowBlocks {
         write_numbers(block.row_max + h * 16,
                       largest_score(to_natural(RowState<Vec>{load(state_[b].most + h * 16), state.l},
                                                set(t_.unit.to_log2), set(t_.unit.to_natural))));
+      Vec of_keys = has_joined_state_[b] ? load(state_[b].t + h * 16) : entropy_of(state_[b], h);
       Vec keep = set(dropout_.active() ? dropout_.keep_scale : 1.0f);
       if (t_.sinks) {
         const Merged<Vec> joined = join_natural_sink(state, Vec{_mm512_loadu_ps(block.sink + h * 16)});
+        of_keys = joined_entropy(of_keys, state.l, set(0.0f), set(1.0f), joined);
         state = joined.state;
         keep = keep * joined.alpha_a;
       }
+      if (t_.entropy)  // rounding may leave less than 0; NaN is kept
+        write_numbers(block.entropy + h * 16, select(above(set(0.0f), of_keys), set(0.0f), of_keys));
       const Final<Vec> end = finalize_natural(state);
       write_numbers(block.lse + h * 16, end.lse);
       const Vec factor = keep * end.inv_l;

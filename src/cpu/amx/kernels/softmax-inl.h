@@ -7,11 +7,13 @@ namespace {
 struct BlockState {
   alignas(64) float m[kRows], l[kRows];
   alignas(64) float most[kRows];  // the largest scores, where they are asked for: m lags
+  alignas(64) float t[kRows];     // entropies' sums (algebra/entropy.hpp); of joined splits, the entropies
 
   AMX_INLINE void clear() {
     for (int h = 0; h < 2; ++h) {
       set(h, {Arith<Vec>::neg_inf(), Arith<Vec>::of(0.0)});
       store(most + h * 16, Arith<Vec>::neg_inf());
+      store(t + h * 16, Arith<Vec>::of(0.0));
     }
   }
   AMX_INLINE void raise(int h, Vec scores) { store(most + h * 16, max(load(most + h * 16), scores)); }
@@ -33,20 +35,21 @@ struct BlockState {
 // rows that rise slowly rescale nothing: 2^16 again. CUDA's is kLazyLimit (cuda/attention/softmax.cuh).
 inline constexpr float kMaxSum = 65536.0f, kLag = 16.0f;
 
-// From scores to weights, cut into items that fit between two steps of the tiles.
-struct Softmax {
+// From scores to weights, cut into items that fit between two steps of the tiles. kEntropy: entropies are asked for.
+template <bool kEntropy>
+struct BasicSoftmax {
   enum Phase { kFindMaximum, kWeights, kDone };
   static constexpr int kMaxItem = 16, kWeightItem = 4;  // keys of an item
 
   float* s = nullptr;  // [2][kKeys][16], becomes pairs of bf16 weights, the halves where they are
   BlockState* state = nullptr;
-  float* alpha = nullptr;   // [32] out: the factor of the row block's older output
-  bool* rescale = nullptr;  // out: some factor is not 1
-  Vec to_log2;              // score unit -> log2
-  Vec tile_max[2], sum[2];
-  Vec after[2];                 // of the algebra's Step: all that stays in registers beside the tiles
-  __mmask16 keeps[2] = {0, 0};  // rows whose reference stays where it is unless their weights get too large
-  __mmask16 moves[2] = {0, 0};  // rows whose weights were too large
+  float* alpha = nullptr;             // [32] out: the factor of the row block's older output
+  bool* rescale = nullptr;            // out: some factor is not 1
+  Vec to_log2;                        // score unit -> log2
+  Vec tile_max[2], sum[2], terms[2];  // terms: of entropies
+  Vec after[2];                       // of the algebra's Step: all that stays in registers beside the tiles
+  __mmask16 keeps[2] = {0, 0};        // rows whose reference stays where it is unless their weights get too large
+  __mmask16 moves[2] = {0, 0};        // rows whose weights were too large
   Phase phase = kDone;
   int keys = 0, next_key = 0;
   int items = 0, steps = 1, due = 0;
@@ -89,6 +92,7 @@ struct Softmax {
       RowState<Vec> rows = state->half(h);
       absorb(rows, sum[h]);
       state->set(h, rows);
+      if constexpr (kEntropy) store(state->t + h * 16, load(state->t + h * 16) + terms[h]);
       if (row_max) state->raise(h, tile_max[h]);
     }
     return true;
@@ -99,6 +103,7 @@ struct Softmax {
     to_log2 = set(unit);
     tile_max[0] = tile_max[1] = minus_infinity();
     sum[0] = sum[1] = set(0.0f);
+    if constexpr (kEntropy) terms[0] = terms[1] = set(0.0f);
     next_key = 0;
     phase = kFindMaximum;
   }
@@ -123,7 +128,10 @@ struct Softmax {
       RowState<Vec> rows = state->half(h);
       const __mmask16 up =
           again ? moves[h] : static_cast<__mmask16>(above((tile_max[h] - rows.m) * to_log2, set(kLag)) & ~keeps[h]);
+      [[maybe_unused]] const Vec before = rows.m;
       step[h] = advance(rows, select(up, tile_max[h], rows.m), to_log2);
+      if constexpr (kEntropy)
+        store(state->t + h * 16, moved_terms(load(state->t + h * 16), rows.l, before, to_log2, step[h]));
       after[h] = step[h].after;
       fusable &= equal(step[h].before, set(0.0f));
       state->set(h, rows);
@@ -151,6 +159,15 @@ struct Softmax {
     }
     to_log2 = set(1.0f);
   }
+  // Their entropy shows an error of weights that the exponents do not have: 3e-6 in a row of one key.
+  AMX_INLINE Octet exact_weights(const Octet& exponents) {
+    Octet all;
+    for (int i = 0; i < 8; ++i) {
+      all.v[i] = exp2_exact(exponents.v[i]);
+      terms[i / 4] = fma(all.v[i], exponent(exponents.v[i]), terms[i / 4]);
+    }
+    return all;
+  }
   AMX_INLINE void weights() {
     Octet x, factor;
     Step<Octet> step;
@@ -161,7 +178,11 @@ struct Softmax {
     }
     if (watches)
       for (int i = 0; i < 8; ++i) tile_max[i / 4] = max(tile_max[i / 4], x.v[i]);
-    const Octet all = fused_weight(x, factor, step);
+    Octet all;
+    if constexpr (kEntropy)
+      all = exact_weights(fused_log2_weight(x, factor, step));
+    else
+      all = fused_weight(x, factor, step);
     for (int h = 0; h < 2; ++h) {
       float* w = s + h * kScoreHalf + next_key / 2 * kLanes;  // never ahead of the scores still to be read
       const Vec* y = all.v + 4 * h;

@@ -3,6 +3,7 @@
 // the baseline instruction set, so the linker cannot pick an AVX-512 copy of them for the rest of the program.
 #include <immintrin.h>
 
+#include "algebra/entropy.hpp"
 #include "algebra/nonfinite.hpp"
 #include "algebra/philox.hpp"
 #include "expression/scalar.hpp"
@@ -37,4 +38,6 @@
 #include "algebra/philox.hpp"
 #include "cpu/common/score_chain.hpp"
 #include "expression/eval.hpp"
+// They include the algebra, which this one needs.
+#include "algebra/entropy.hpp"
 #undef ONEPASS_PER_TARGET
