@@ -30,6 +30,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
   if (p.entropy && (p.dtype == DType::f32 || p.kv_dtype)) gate.spilled = 32;  // two loads a tile at most
+  if (config.warps == decode::kMaxPromptWarps) gate.spilled = 32;  // between blocks of rows, and a load a tile
   gate.threads = config.all_threads();
   if (config.wgmma()) gate.instructions = {"HGMMA", "LDGSTS"};
   const std::string said = cuda::wrong_code(cuda::compile(program), gate);
@@ -63,6 +64,13 @@ INSTANTIATE_TEST_SUITE_P(
                    "fwd h8/2 d128 bf16 varlen=16,3 seqused=900,77 kv=paged:16 causal_bottom_right alibi sinks row_max "
                    "batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s512x8192 d128 bf16 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d128 bf16 batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d64 fp16 causal_bottom_right batch_invariant"},
+        DecodeCase{
+            kHopper,
+            "fwd h32/8 d128 bf16 varlen=1,8000 seqused=900,8192 kv=paged:16 causal_bottom_right window=900:0 sinks "
+            "batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{

@@ -1,5 +1,6 @@
 // With batch_invariant a row has one result on a GPU (support/one_result.hpp).
 #include <cstdlib>
+#include <tuple>
 #include <vector>
 
 #include "base/overlap.hpp"
@@ -54,6 +55,29 @@ TEST_P(DeviceOneResult, WhateverSurroundsARow) {
                     GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOneResult, testing::Range(1u, 11u));
+
+// A large call has other kernels for prompts than a small one, with larger blocks of rows: 64 heads of 700 rows are 256
+// of them. Head dims and pages of its keys.
+class DeviceOneResultOfLargeCalls : public check::OnDevice<testing::TestWithParam<std::tuple<int, bool>>> {};
+TEST_P(DeviceOneResultOfLargeCalls, IsThatOfSmallOnes) {
+  const auto [dim, paged] = GetParam();
+  constexpr int kRows = 700, kKeys = 2300;
+  Random r{std::mt19937_64(static_cast<unsigned>(dim))};
+  Sample s(r, kRows, kKeys, 64, 64, dim, dim, DType::bf16);
+  s.spoil(r);
+  Call call;
+  call.attention.batch_invariant = true;
+  call.attention.band = {.causal = true, .align = Align::bottom_right};
+  call.keys = paged ? Keys::pages : Keys::dense;
+  const Result whole = run(r, {{&s, 0, kRows, kKeys}}, call, attend_on_device);
+  for (const int rows : {1, 40, 150}) {
+    const int first = static_cast<int>(r.among(0, kRows - rows));
+    const Result got = run(r, {{&s, first, rows, kKeys - kRows + first + rows}}, call, attend_on_device);
+    EXPECT_TRUE(same(s, whole, kRows, first, got, rows, 0, rows)) << rows << " rows from " << first;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Dims, DeviceOneResultOfLargeCalls,
+                         testing::Combine(testing::Values(64, 128), testing::Bool()));
 
 }  // namespace
 }  // namespace onepass

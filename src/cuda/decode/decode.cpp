@@ -132,15 +132,14 @@ bool has_parts(const Problem& p, const AttentionFeatures& f, bool by_tma) {
          !f.mask_mod && !f.bool_mask && f.bias == ScalarType::none;
 }
 
-// A config for prompts with the bits of `c`: warps of sixteen rows with all of their keys (one_result/). None where
-// shared memory is too small.
-std::optional<DecodeConfig> for_prompts(const ForwardFeatures& features, DecodeConfig c, int shared_bytes) {
-  constexpr int kMinPairs = 2;
-  c.prompts = true, c.halves = 1, c.warps = 8, c.row_tiles = 1, c.rows = 16 * c.warps;
-  for (c.slots = kMaxSlots; c.slots > 2 * kMinPairs && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
-  }
-  if (layout_of(features, c).total > shared_bytes) return {};
-  return c;
+// Warps for prompts. Three warpgroups hide more of their softmax than two (d64 in 0.7 of the time), but have registers
+// for few features, and their larger blocks are fewer: there must be two for nearly each multiprocessor of an H100.
+int warps_for_prompts(const Problem& p, const ForwardFeatures& features, const DecodeConfig& c) {
+  constexpr std::int64_t kLargeBlocks = 200;
+  const AttentionFeatures& f = features.attention;
+  const bool many = p.batch * p.heads_kv * ceil_div(rows_of(p), 16 * kMaxPromptWarps) >= kLargeBlocks;
+  const bool plain = !f.transforms() && !f.tree && !features.row_max;
+  return c.copy_warps != 0 && many && plain ? kMaxPromptWarps : 8;
 }
 
 // Sequences of few rows among others have kernels of their own in cuda.mixed.
@@ -156,6 +155,15 @@ Decision plan_alone(const Request& request) {
 
 Decision plan(const Request& request, const cuda::Part& part) {
   return cuda::plan_on_device<State>(request, config_on, part);
+}
+
+std::optional<DecodeConfig> for_prompts(const ForwardFeatures& features, DecodeConfig c, int shared_bytes, int warps) {
+  constexpr int kMinPairs = 2;
+  c.prompts = true, c.halves = 1, c.warps = warps, c.row_tiles = 1, c.rows = 16 * c.warps;
+  for (c.slots = kMaxSlots; c.slots > 2 * kMinPairs && layout_of(features, c).total > shared_bytes; c.slots -= 2) {
+  }
+  if (layout_of(features, c).total > shared_bytes) return {};
+  return c;
 }
 
 Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool hopper) {
@@ -258,7 +266,12 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
     }
   }
   if (row_blocks && c.parts > 1) {
-    if (const auto prompts = for_prompts(features, c, shared_bytes)) c = *prompts;
+    for (const int warps : {warps_for_prompts(p, features, c), 8}) {
+      if (const auto prompts = for_prompts(features, c, shared_bytes, warps)) {
+        c = *prompts;
+        break;
+      }
+    }
   }
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,

@@ -128,28 +128,30 @@ using KernelParams = ParamsOf<kCopyWarps>::Type;
 template <class Params>
 DEV void take_line(u32 sm, const Params& p) {
   const Line line(p);
-  i32 end;
-  Segment segment = line.open(line_block(p), end);
-  if constexpr (kWgmma) {
-    beside_copiers(sm, p, line, segment, end, [&] { take_group_blocks<PromptRows>(sm, p, line, segment, end); });
-  } else if constexpr (kCopyWarps) {
-    beside_copiers(sm, p, line, segment, end, [&] {
-      SlotsInTurn ring{sm};
-      copy_query<true>(sm, p, segment.group);
-      take_segments(sm, p, line, segment, end, ring);
+  if constexpr (kCopyWarps) {
+    beside_copiers(sm, p, line, [&](const Segment& segment, i32 end) {
+      if constexpr (kWgmma) {
+        take_group_blocks<PromptRows>(sm, p, line, segment);
+      } else {
+        SlotsInTurn ring{sm};
+        copy_query<true>(sm, p, segment.group);
+        take_segments(sm, p, line, segment, end, ring);
+      }
     });
-  } else if constexpr (kPrompts) {
+  } else {
+    i32 end;
+    const Segment segment = line.open(line_block(p), end);
     Ring ring{p, line, end};
     copy_query<false>(sm, p, segment.group);  // in front of all keys
-    ring.begin_pairs(sm, segment);
-    copies_wait<kSlots - 2>();
-    take_blocks<PromptRows>(sm, p, line, segment, end, ring);
-  } else {
-    Ring ring{p, line, end};
-    copy_query<false>(sm, p, segment.group);
-    ring.begin(sm, segment);
-    copies_wait<kSlots>();
-    take_segments(sm, p, line, segment, end, ring);
+    if constexpr (kPrompts) {
+      ring.begin_pairs(sm, segment);
+      copies_wait<kSlots - 2>();
+      take_blocks<PromptRows>(sm, p, line, segment, end, ring);
+    } else {
+      ring.begin(sm, segment);
+      copies_wait<kSlots>();
+      take_segments(sm, p, line, segment, end, ring);
+    }
   }
 }
 

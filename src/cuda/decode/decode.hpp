@@ -1,5 +1,7 @@
 // Decoding on compute capability 8.0 and later, at most kMaxRows rows per K/V head: the host half of decode.cuh.
 #pragma once
+#include <optional>
+
 #include "cuda/attention/host.hpp"
 #include "cuda/compile/program.hpp"
 #include "cuda/decode/decode_config.hpp"
@@ -13,6 +15,10 @@ namespace onepass::decode {
 // The config of a problem for CTAs of at most `shared_bytes`, but for `even`, which is up to the number of
 // multiprocessors. hopper: the device has wgmma.
 Selected<DecodeConfig> select_config(const Problem& problem, int shared_bytes, bool hopper = false);
+// A config for prompts with the bits of `c`, one of few rows: warps of sixteen rows with all of their keys
+// (one_result/). None where shared memory is too small.
+inline constexpr int kMaxPromptWarps = 12;
+std::optional<DecodeConfig> for_prompts(const ForwardFeatures& features, DecodeConfig c, int shared_bytes, int warps);
 // The problem's score_mod and mask_mod, and the mask_mod's bounds: which tiles are not read.
 std::string mods_of(const Problem& problem);
 // arch: "sm_80"; mods: mods_of the problem.

@@ -8,7 +8,7 @@ namespace onepass::decode {
 struct DecodeConfig {
   static constexpr int blocks = 1;  // that share a multiprocessor
   int kSums;                        // 2 where O leaves a warp so few registers as two sums would
-  int rows;                         // of a K/V head at most: a power of two
+  int rows;                         // of a K/V head, or with row_blocks of a block, at most
   int warps, row_tiles;             // a warp holds row_tiles times sixteen rows
   int share;        // teams: a team's warps hold the rows between them, and each team has keys of its own
   int halves;       // warps of a team that hold the same rows: each computes S or a part of it, and some columns of O

@@ -70,6 +70,13 @@ DEV u32 chunk_at(u32 row, u32 chunk, u32 pitch) {
   else
     return swizzled(row, chunk, pitch);
 }
+// The place of a chunk of Q, likewise.
+DEV u32 query_chunk(u32 row, u32 chunk) {
+  if constexpr (kWgmma)
+    return chunk / 8 * (kBlockM * kBlockBytes) + swizzled(row, chunk % 8, kBlockBytes);
+  else
+    return swizzled(row, chunk, kLayout.q_pitch);
+}
 // The first tile of a team in a segment from tile `first` on, and the next one of its turn.
 DEV i32 first_own_tile(i32 first) { return first + own_team() * kRun; }
 DEV i32 next_own_tile(i32 tile) {

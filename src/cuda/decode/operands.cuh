@@ -32,7 +32,7 @@ DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
       const i64 offset = (features.packed ? 0 : g.batch) * p.q_stride[0] + x.head * p.q_stride[1] +
                          static_cast<i64>(g.q_begin + x.token) * p.q_stride[2];
       const char* const from = static_cast<const char*>(p.q) + offset * kElementBytes + chunk * 16;
-      const u32 to = sm + kLayout.q + swizzled(row, chunk, kLayout.q_pitch);
+      const u32 to = sm + kLayout.q + query_chunk(row, chunk);
       if constexpr (now)
         move_chunk<kBytes % 16 == 0>(to, from, row < g.rows(p) ? bytes : 0);
       else

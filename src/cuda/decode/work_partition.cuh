@@ -10,6 +10,9 @@
 // merges. With pieces of kPieceSteps steps, a segment is one of them, and a block has those whose middles are in its
 // part. Where there are enough blocks for all pieces, each has one: a short piece then counts as a whole one.
 //
+// Blocks of rows with keys of their own (kOwnBlocks) are whole for a CTA, a step for each piece. They come in rounds of
+// one for each CTA, every other round in reverse, and those of a sequence that see most keys first.
+//
 // The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
 #pragma once
 #include "cuda/decode/partition/groups.cuh"
@@ -26,6 +29,11 @@ struct Line {
   Group pattern{};    // of sequences of one length
 
   DEV explicit Line(const DecodeParams& params) : p(params) {
+    if constexpr (kOwnBlocks) {
+      steps = row_blocks_of_head() * p.groups;
+      blocks = span = parts = each = rest = 0;
+      return;
+    }
     if constexpr (kLengthsVary) {
       pattern.set_granule(kPieceSteps);
       steps = sequences().all();
@@ -62,18 +70,7 @@ struct Line {
     store_four(to.at, steps, blocks, span, parts);
     store_word(to.at + 16, each), store_word(to.at + 20, rest);
   }
-  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p, pattern}, line_units(p)}; }
-  // The first step of a CTA, which with kOwnBlocks has whole groups: from the end of a group that is nearer.
-  DEV i32 begin(i32 block) const {
-    const i32 step = begin_of(block);
-    if constexpr (kOwnBlocks) {
-      if (step >= steps) return steps;
-      const Group g = group_of(step);
-      return step - g.step < g.end() - step ? g.step : g.end();
-    }
-    return step;
-  }
-
+  DEV SequenceParts<StepsOfSequence> sequences() const { return {{p, pattern}, p.batch}; }
   DEV i32 begin_of(i32 block) const {
     if (block >= blocks) return steps;
     const i32 spans = cut_evenly(p) ? p.by_splits(block) : 0, part = block - spans * parts;
@@ -81,9 +78,13 @@ struct Line {
   }
   // A block's first segment, and the end of its steps.
   DEV Segment open(i32 block, i32& end) const {
+    if constexpr (kOwnBlocks) {
+      end = 0x7fffffff;
+      return own_block(block);
+    }
     if constexpr (kPieceSteps == 1) {
-      end = begin(block + 1);
-      return first(begin(block), end);
+      end = begin_of(block + 1);
+      return first(begin_of(block), end);
     }
     const i32 from = begin_of(block);
     end = begin_of(block + 1);
@@ -111,7 +112,7 @@ struct Line {
   DEV Group group_of(i32 step) const {
     Group g = pattern;
     if constexpr (kLengthsVary) {
-      const i32 in = sequences().find(step, line_unit(g));
+      const i32 in = sequences().find(step, g.batch);
       take_lengths(p, g);
       const i32 all = g.steps + lead_of(p);
       g.head = in / all;
@@ -122,7 +123,7 @@ struct Line {
       g.batch = p.by_heads(g.number);
       g.head = g.number - g.batch * p.groups;
     }
-    g.number = line_unit(g) * p.groups + g.head;
+    g.number = g.batch * p.groups + g.head;
     return g;
   }
   DEV Group group(i32 number) const {
@@ -143,15 +144,15 @@ struct Line {
     ++g.number;
     if (++g.head < p.groups) return g;
     g.head = 0;
-    ++line_unit(g);
+    ++g.batch;
     if constexpr (kLengthsVary) {
-      if (line_unit(g) < line_units(p)) take_lengths(p, g);
+      if (g.batch < p.batch) take_lengths(p, g);
     }
-    if constexpr (features.shared() || kOwnBlocks) {  // sequences without rows of this kernel are not on the line
-      while (line_unit(g) < line_units(p) && is_left_out(p, g)) {
-        if (++line_unit(g) < line_units(p)) take_lengths(p, g);
+    if constexpr (features.shared()) {  // sequences without rows of this kernel are not on the line
+      while (g.batch < p.batch && is_left_out(g)) {
+        if (++g.batch < p.batch) take_lengths(p, g);
       }
-      g.number = line_unit(g) * p.groups;
+      g.number = g.batch * p.groups;
     }
     return g;
   }
@@ -168,10 +169,36 @@ struct Line {
   DEV Segment next(const Segment& s, i32 end) const {
     if constexpr (kOneSegment) return {};
     const i32 step = s.step + s.steps;
+    if constexpr (kOwnBlocks) return step < s.group.steps ? Segment{s.group, step, 1} : next_block(s.group);
     return step < end ? segment(step == s.group.end() ? after(s.group) : s.group, step, end) : Segment{};
+  }
+  // kOwnBlocks: this CTA's block of the round after that of g.
+  DEV Segment next_block(const Group& g) const {
+    const i32 round = g.number / p.blocks + 1, block = static_cast<i32>(blockIdx.x);
+    return own_block(round * p.blocks + (round % 2 == 0 ? block : p.blocks - 1 - block));
   }
 
  private:
+  // kOwnBlocks: blocks of rows of all sequences, for each K/V head.
+  DEV SequenceParts<BlocksOfSequence> row_blocks() const { return {{p}, p.batch}; }
+  DEV i32 row_blocks_of_head() const { return features.packed ? row_blocks().all() : row_blocks().of(0) * p.batch; }
+  // The first piece of a block; the heads of the same rows come together.
+  DEV Segment own_block(i32 number) const {
+    if (number >= steps) return {};
+    i32 at = p.by_heads(number), batch = 0;
+    Group g;
+    g.number = number, g.head = number - at * p.groups;
+    if constexpr (features.packed) {
+      at = row_blocks().find(at, batch);
+    } else {
+      const i32 all = row_blocks().of(0);
+      batch = at / all, at -= batch * all;
+    }
+    g.batch = batch;
+    g.row = (features.bounded_right ? row_blocks().of(batch) - 1 - at : at) * kRows;
+    take_lengths(p, g);
+    return {g, 0, 1};
+  }
   // The step of a group's piece whose block has the piece.
   static DEV i32 middle(const Group& g, i32 piece) {
     return g.step + piece * kPieceSteps + min(kPieceSteps, g.steps - piece * kPieceSteps) / 2;

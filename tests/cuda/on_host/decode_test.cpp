@@ -110,6 +110,8 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
   decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes, config.copy_warps != 0).value();
   EXPECT_TRUE(features == cuda::features_of(p));
+  if (std::string(GetParam()->name).find("wide") != std::string::npos)
+    chosen = decode::for_prompts(features, chosen, kSharedBytes, decode::kMaxPromptWarps).value();
   chosen.even = config.even;
   EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
@@ -238,7 +240,8 @@ void make_alike(check::Inputs& inputs) {
 class EmulatedOneResult : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, EmulatedOneResult,
                          testing::Values("bf16_chunks_many", "bf16_chunks_blocks", "f16_chunks_blocks",
-                                         "bf16_chunks_hopper", "f16_chunks_hopper", "bf16_chunks_many_hopper"));
+                                         "bf16_chunks_hopper", "f16_chunks_hopper", "bf16_chunks_many_hopper",
+                                         "bf16_chunks_wide_hopper", "f16_chunks_wide_hopper"));
 
 TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
   const auto named = [](const std::string& name) {

@@ -68,6 +68,8 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "decode") {
     decode::DecodeConfig c = decode::select_config(p, kSharedBytes, name.find("hopper") != name.npos).value();
     c.even = name.starts_with("even_");
+    if (name.find("wide") != name.npos)  // as for many rows
+      c = decode::for_prompts(cuda::features_of(p), c, kSharedBytes, decode::kMaxPromptWarps).value();
     return decode::program_of(cuda::features_of(p), c, "sm_90", decode::mods_of(p));
   }
   if (family == "sm80")

@@ -14,16 +14,17 @@ struct KeyMaps {
 struct CopiedParams : KeyMaps, DecodeParams {};
 
 // Registers of a thread that copies, and of one that holds rows: together those that ptxas gives all threads, 128 each
-// of two CTAs, 168 each of one. Packed sequences take a copier 16 more; four warps of rows have none to give.
+// of two CTAs or of sixteen warps, else 168 each. Packed sequences take a copier 16 more; four warps of rows have none
+// to give.
 constexpr u32 kMore = features.packed ? 16 : 0;
 constexpr u32 kCopierRegisters = kWgmma        ? 56
                                  : kWarps == 4 ? 72
                                                : 88 + kMore,
-              kConsumerRegisters = kWgmma        ? 224
+              kConsumerRegisters = kWgmma        ? (kWarps == 12 ? 152 : 224)
                                    : kWarps == 4 ? 184
                                                  : 208 - kMore / 2;
 static_assert(!kCopyWarps || kConsumerRegisters * kWarps + kCopierRegisters * 4 ==
-                                 static_cast<u32>(config.at_once() == 2 ? 128 : 168) * (kWarps + 4));
+                                 static_cast<u32>(config.at_once() == 2 || kWarps == 12 ? 128 : 168) * (kWarps + 4));
 
 // The two barriers of a slot; that of `kSlots` is Q's.
 struct SlotBarriers {
@@ -145,18 +146,21 @@ struct Copiers {
   }
 };
 
-// consume(): the work of the warps that hold rows.
+// consume(segment, end): the work of the warps that hold rows, from the CTA's first segment to the step `end`. Each
+// role finds them for itself: no register holds them from here on to its part of the code.
 template <class Consume>
-DEV void beside_copiers(u32 sm, const CopiedParams& p, const Line& line, const Segment& segment, i32 end,
-                        const Consume& consume) {
+DEV void beside_copiers(u32 sm, const CopiedParams& p, const Line& line, const Consume& consume) {
   init_barriers(sm);
+  i32 end;
   // Each role in one branch of one if/else, or setmaxnreg is ignored.
   if (warp_uniform(threadIdx.x / 128) == kThreads / 128) {
     registers_down<kCopierRegisters>();
+    const Segment segment = line.open(line_block(p), end);
     Copiers{sm, p, {p, line, end}}.run(segment);
   } else {
     registers_up<kConsumerRegisters>();
-    consume();
+    const Segment segment = line.open(line_block(p), end);
+    consume(segment, end);
   }
 }
 

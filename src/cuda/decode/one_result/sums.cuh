@@ -45,9 +45,8 @@ struct BlockSums {
     rows.take_exactly(s, w, o, tile_max, keeps, unit);
   }
 
-  // The end of a piece, and with `over` of the rows.
-  DEV void join_piece(const Segment& segment, const PromptRows& rows, float (&o)[kOutSums], bool over) const {
-    const bool first = segment.step == segment.group.step;
+  // The end of a piece, the first or not, and with `over` of the rows.
+  DEV void join_piece(bool first, const PromptRows& rows, float (&o)[kOutSums], bool over) const {
     Joint joint[2];
 #pragma unroll
     for (i32 i = 0; i < 2; ++i) {

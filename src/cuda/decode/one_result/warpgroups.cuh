@@ -1,17 +1,17 @@
-// Prompts with one result per row on Hopper: two warpgroups of 64 rows, and four warps that copy K, V and Q for them.
+// Prompts with one result per row on Hopper: two or three warpgroups of 64 rows, and four warps that copy K, V and Q
+// for them.
 //
 // wgmma sums as mma.sync does: the products of sixteen elements after each other, from the first on. So a row's bits
 // are those of warps.cuh and of the kernels for few rows. A warpgroup's turn, with tiles of 64 keys:
 //
-//   tile i              | tile i - 1
-//   issue S = Q K^T     |
-//                       | issue O += P V
-//   wait for S          | under way
-//   scores, P           | under way
-//                       | wait for O
-//   an exact step moves O, if a row must take one
+//   tile i               | tile i - 1
+//   issue S = Q K^T      | issue O += P V
+//   wait for S           | wait for O
+//   a piece begins here: O and the row's sums join those of the pieces before
+//   scores, P; an exact step moves O, if a row must take one
 //
-// One warpgroup's softmax runs under the other's products, too.
+// A warpgroup's softmax runs under the products of the others. Its own leave no time: their operands in registers keep
+// its warps until the last of them begins.
 #pragma once
 #include "cuda/decode/one_result/copiers.cuh"
 #include "cuda/decode/one_result/sums.cuh"
@@ -21,7 +21,8 @@ namespace onepass::decode {
 
 constexpr i32 kGroupRows = 64, kGroupThreads = 128;
 constexpr i32 kQuerySteps = kQkDepth / 16;
-static_assert(!kWgmma || (kThreads == 2 * kGroupThreads && kRowTiles == 1 && kSlots % 2 == 0));
+constexpr bool kQueryInRegisters = kThreads == 2 * kGroupThreads || kQkDepth <= 64;  // three warpgroups have fewer
+static_assert(!kWgmma || (kThreads % kGroupThreads == 0 && kRowTiles == 1 && kSlots % 2 == 0));
 
 // Pairs of K and V in the ring.
 enum KeyOrValue : u32 { kKey, kValue };
@@ -29,9 +30,16 @@ struct Pairs {
   u32 sm;
   PipelineState<kSlots / 2> state{};
 
+  DEV void advance() { state.advance(); }
+  DEV Pairs before() const {
+    const bool wraps = state.slot == 0;
+    return {sm, {wraps ? kSlots / 2 - 1 : state.slot - 1, state.parity ^ wraps}};
+  }
+
   DEV u32 slot(KeyOrValue what) const { return 2 * state.slot + what; }
   DEV u32 tile(KeyOrValue what) const { return sm + kLayout.rings + slot(what) * kLayout.slot_bytes; }
   DEV SlotBarriers barriers(KeyOrValue what) const { return {sm, slot(what)}; }
+  DEV bool is_here(KeyOrValue what) const { return mbar_try(barriers(what).full(), state.parity); }
   DEV void wait(KeyOrValue what) const {
     mbar_wait(barriers(what).full(), state.parity);
     if constexpr (config.box_rows == 0) async_proxy_fence();  // cp.async uses another proxy than wgmma
@@ -45,64 +53,86 @@ struct GroupRows : BlockSums {
   static constexpr i32 kOfRows = Rows::kKeys / kBlockN;  // 1
   using Scores = Wgmma<kOfRows * kBlockN>;
   using Output = Wgmma<kOfRows * kOutN>;
-  using Query = u32[4 * kQuerySteps];
-  Pairs pairs{sm}, before{sm};  // before: of the tile whose P V is to come or under way
+  struct Query {
+    u32 fragment[kQueryInRegisters ? 4 * kQuerySteps : 1];
+  };
+  Pairs pairs{sm};  // the tile's; its P V comes with S of the next one
 
   static DEV i32 group() { return own_warp() / (kGroupThreads / 32); }
 
-  // A piece.
-  DEV void attend(const Segment& segment, float (&o)[kOutSums], Rows& rows) {
-    fill(o, 0.0f);
-    if (segment.tile() >= segment.end_tile()) return;
-    const Group& g = segment.group;
+  // The keys of a block of rows, at least one tile. All pieces but the last are joined.
+  DEV void attend(const Group& g, float (&o)[kOutSums], Rows& rows) {
     LanePlaces places;
     places.open(p, g, first_own_row());
-    const i32 end = segment.end_tile();
-    i32 tile = segment.tile();
+    const LaneScores scores{p, g, places};
+    const i32 first = g.first_tile, end = first + g.tiles;
     Query query;
     load_query(query);
-    const LaneScores scores{p, g, places};
     Weights<kBlockN> w;
-    pairs.wait(kKey);
     float s[kBlockN / 2];
+    pairs.wait(kKey);
     issue_scores(s, query);
-    scores_ready<0>(s);
-    const auto step = weigh(s, w, rows, scores, tile * kBlockN);
-    take(step, s, w, o, rows);
-    next_pair();
+    scores_done(s);
 #pragma unroll 1
-    for (++tile; tile < end; ++tile) {
-      pairs.wait(kKey);
-      before.wait(kValue);
-      issue_scores(s, query);
-      issue_values(o, w);
-      scores_ready<1>(s);
-      Weights<kBlockN> next;
-      const auto own = weigh(s, next, rows, scores, tile * kBlockN);
-      values_done(o, w);
-      take(own, s, next, o, rows);
-#pragma unroll
-      for (i32 j = 0; j < kBlockN / 4; ++j) w[j] = next[j];
-      next_pair();
+    for (i32 tile = first;;) {  // a piece
+      if (tile != first) {
+        join_piece(tile == first + kPieceTiles, rows, o, false);
+        fill(o, 0.0f);
+        rows = {};
+      }
+      bool keeps[2] = {false, false};
+      see(s, rows, scores, tile);
+      take_exactly(s, w, o, rows, keeps, softmax_unit(p));
+      pairs.advance();
+#pragma unroll 1
+      while (++tile % kPieceTiles != 0 && tile != end) {
+        multiply(s, o, w, query);
+        see(s, rows, scores, tile);
+        take(s, w, o, rows);
+        pairs.advance();
+      }
+      if (tile == end) break;
+      multiply(s, o, w, query);
     }
-    before.wait(kValue);
+    pairs.before().wait(kValue);
     issue_values(o, w);
     values_done(o, w);
   }
 
  private:
+  // S of a tile, and O += P V of the tile before.
+  DEV void multiply(float (&s)[kBlockN / 2], float (&o)[kOutSums], Weights<kBlockN>& w, const Query& query) const {
+    const bool key_is_here = pairs.is_here(kKey), value_is_here = pairs.before().is_here(kValue);  // both under way
+    if (!key_is_here || config.box_rows == 0) pairs.wait(kKey);
+    if (!value_is_here || config.box_rows == 0) pairs.before().wait(kValue);
+    issue_scores(s, query);
+    issue_values(o, w);
+    scores_done(s);
+    values_done(o, w);
+  }
+  DEV void see(float (&s)[kBlockN / 2], Rows& rows, const LaneScores& scores, i32 tile) const {
+    scores.apply(s, tile * kBlockN);
+    rows.see(s, softmax_unit(p).unit);
+  }
   DEV void load_query(Query& query) const {
+    if constexpr (!kQueryInRegisters) return async_proxy_fence();  // cp.async uses another proxy than wgmma
     const u32 lane = opaque_thread() % 32, row = first_own_row() + lane % 16;
 #pragma unroll
-    for (i32 k = 0; k < kQuerySteps; ++k)
-      ldmatrix4(query + 4 * k, sm + kLayout.q + mma::swizzled(row, 2 * k + lane / 16, kLayout.q_pitch));
+    for (i32 k = 0; k < (kQueryInRegisters ? kQuerySteps : 0); ++k)
+      ldmatrix4(query.fragment + 4 * k, sm + kLayout.q + query_chunk(row, 2 * k + lane / 16));
   }
   DEV void issue_scores(float (&s)[kBlockN / 2], const Query& query) const {
     wgmma_fence();
 #pragma unroll
     for (i32 k = 0; k < kQuerySteps; ++k) {
       const u64 keys = smem_descriptor(pairs.tile(kKey), 16, k / 4 * (kBlockN * kBlockBytes) + k % 4 * 32);
-      Scores::registers_kmajor(s, query + 4 * k, keys, k != 0);
+      if constexpr (kQueryInRegisters)
+        Scores::registers_kmajor(s, query.fragment + 4 * k, keys, k != 0);
+      else
+        Scores::shared(s,
+                       smem_descriptor(sm + kLayout.q + group() * (kGroupRows * kBlockBytes), 16,
+                                       k / 4 * (kBlockM * kBlockBytes) + k % 4 * 32),
+                       keys, k != 0);
     }
     wgmma_commit();
   }
@@ -113,90 +143,69 @@ struct GroupRows : BlockSums {
     wgmma_fence();
 #pragma unroll
     for (i32 k = 0; k < kBlockN / 16; ++k)
-      Output::registers_mnmajor(o, w + 4 * k,
-                                smem_descriptor(before.tile(kValue), kBlockN * kBlockBytes, k * 16 * kBlockBytes), 1);
+      Output::registers_mnmajor(
+          o, w + 4 * k, smem_descriptor(pairs.before().tile(kValue), kBlockN * kBlockBytes, k * 16 * kBlockBytes), 1);
     wgmma_commit();
+  }
+  DEV void scores_done(float (&s)[kBlockN / 2]) const {
+    wgmma_wait<0>();
+    fence_operand(s);
+    pairs.release(kKey);
   }
   DEV void values_done(float (&o)[kOutSums], Weights<kBlockN>& w) const {
     wgmma_wait<0>();
     fence_operand(o);
     fence_operand(w);
-    before.release(kValue);
+    pairs.before().release(kValue);
   }
-  // S is in its registers; `younger` products may still run.
-  template <i32 younger>
-  DEV void scores_ready(float (&s)[kBlockN / 2]) const {
-    wgmma_wait<younger>();
-    fence_operand(s);
-    pairs.release(kKey);
-  }
-  DEV void next_pair() {
-    before.state = pairs.state;
-    pairs.state.advance();
-  }
-
-  struct Step {
-    typename Rows::TileSums sums;
-    bool keeps[2], lazy;
-  };
-  // Weights of a tile, while O may be under way; then the tile's step. The vote stands in front of the wait for O, and
-  // so do the weights.
-  DEV Step weigh(float (&s)[kBlockN / 2], Weights<kBlockN>& w, Rows& rows, const LaneScores& scores, i32 first) const {
-    scores.apply(s, first);
+  // Weights of a tile, and its step.
+  DEV void take(const float (&s)[kBlockN / 2], Weights<kBlockN>& w, float (&o)[kOutSums], Rows& rows) const {
     const auto unit = softmax_unit(p);
-    Step step;
-    rows.see(s, unit.unit);
-    rows.weigh(s, w, step.sums, step.keeps, unit);
-    step.lazy = __all_sync(0xffffffffu, step.keeps[0] && step.keeps[1]);
-    return step;
-  }
-  DEV void take(Step step, const float (&s)[kBlockN / 2], Weights<kBlockN>& w, float (&o)[kOutSums], Rows& rows) const {
-    if (step.lazy)
-      rows.take(step.sums);
+    typename Rows::TileSums sums;
+    bool keeps[2];
+    rows.weigh(s, w, sums, keeps, unit);
+    if (__all_sync(0xffffffffu, keeps[0] && keeps[1]))
+      rows.take(sums);
     else
-      take_exactly(s, w, o, rows, step.keeps, softmax_unit(p));
+      take_exactly(s, w, o, rows, keeps, unit);
   }
 };
 
-// Those that hold rows: all of a CTA's segments.
+// Those that hold rows: all of a CTA's blocks.
 template <class Rows>
-DEV void take_group_blocks(u32 sm, const DecodeParams& p, const Line& line, Segment segment, i32 end) {
+DEV void take_group_blocks(u32 sm, const DecodeParams& p, const Line& line, Segment segment) {
   GroupRows<Rows> group{{sm, p}};
   clear_flags(sm);
   all_sync();
   const auto stored = [&] { return sm + kLayout.segments + kStoredBytes * own_warp(); };
-  const auto stored_end = [&] { return stored() + 60; };
   const auto stored_query = [&] { return stored() + 64; };
-  store_word(stored_end(), end);
   store_word(stored_query(), 0);
 #pragma unroll 1
   while (segment.steps != 0) {
     float o[kOutSums];
     Rows rows = {};
+    fill(o, 0.0f);
     if (opaque_thread() % 32 == 0) segment.store(stored());
     __syncwarp();
-    if (segment.tile() < segment.end_tile()) QueryBarriers(sm, static_cast<u32>(load_word(stored_query()))).wait();
-    group.attend(segment, o, rows);
-    segment = Segment::load(stored());
-    const Group& g = segment.group;
-    const bool over = segment.step + segment.steps == g.end();
-    if (over && segment.tile() < segment.end_tile()) {
+    if (segment.group.tiles != 0) {
+      QueryBarriers(sm, static_cast<u32>(load_word(stored_query()))).wait();
+      group.attend(segment.group, o, rows);
       QueryBarriers query(sm, static_cast<u32>(load_word(stored_query())));
       query.release();
       store_word(stored_query(), static_cast<i32>(query.parity));
     }
-    group.join_piece(segment, rows, o, over);
-    if (over) {
-      if (bar_any(kConsumers, kThreads, !group.put(g, o))) {
-        run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
-        all_sync();
-        clear_flags(sm);
-        all_sync();
-      }
+    segment = Segment::load(stored());
+    const Group& g = segment.group;
+    group.join_piece(g.tiles <= kPieceTiles, rows, o, true);
+    if (bar_any(kConsumers, kThreads, !group.put(g, o))) {
+      run_repair(sm + kLayout.sums, sm + kLayout.flags, p, g);
+      all_sync();
+      clear_flags(sm);
+      all_sync();
     }
     segment = Segment::load(stored());
     __syncwarp();
-    segment = line.next(segment, load_word(stored_end()));
+    segment = line.next_block(segment.group);
   }
 }
 

@@ -63,7 +63,7 @@ DEV void take_blocks(u32 sm, const DecodeParams& p, const Line& line, Segment se
     segment = Segment::load(stored);
     const Group& g = segment.group;
     const bool over = segment.step + segment.steps == g.end();
-    warp.join_piece(segment, rows, o[0], over);
+    warp.join_piece(segment.step == g.step, rows, o[0], over);
     if (over) {
       warp.put(g, o[0]);
       __syncthreads();

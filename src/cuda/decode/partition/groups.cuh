@@ -48,7 +48,7 @@ struct Group : Granule {
   i32 q_begin = 0, k_begin = 0, seq_q = 0, seq_k = 0;
   i32 first_tile = 0, tiles = 0;  // of the sequence
   i32 step = 0, steps = 0;        // on the line, behind the lead; one at least if it has rows: a block writes them
-  i32 unit = 0, row = 0;          // kOwnBlocks: the block's number among those of all sequences, and its first row
+  i32 row = 0;                    // kOwnBlocks: the block's first row
 
   DEV i32 end() const { return step + steps; }
   DEV i32 pieces() const { return (steps + kPieceSteps - 1) / kPieceSteps; }
@@ -84,7 +84,7 @@ struct Segment {
     store_four(to + 16, group.k_begin, group.seq_q, group.seq_k, group.first_tile);
     store_four(to + 32, group.tiles, group.step, group.steps, step);
     store_word(to + 48, steps);
-    if constexpr (kOwnBlocks) store_word(to + 52, group.unit), store_word(to + 56, group.row);
+    if constexpr (kOwnBlocks) store_word(to + 52, group.row);
   }
   static DEV Segment load(u32 from) {
     Segment s;
@@ -92,7 +92,7 @@ struct Segment {
     load_four(from + 16, s.group.k_begin, s.group.seq_q, s.group.seq_k, s.group.first_tile);
     load_four(from + 32, s.group.tiles, s.group.step, s.group.steps, s.step);
     s.steps = load_word(from + 48);
-    if constexpr (kOwnBlocks) s.group.unit = load_word(from + 52), s.group.row = load_word(from + 56);
+    if constexpr (kOwnBlocks) s.group.row = load_word(from + 52);
     return s;
   }
   DEV bool whole() const { return steps == group.steps; }
@@ -109,7 +109,6 @@ DEV void measure(const DecodeParams& p, Group& g) {
   if (g.granule() > 1) g.steps = g.pieces() * kPieceSteps;
 }
 DEV void take_lengths(const DecodeParams& p, Group& g) {
-  if constexpr (kOwnBlocks) g.batch = p.by_row_groups(g.unit), g.row = (g.unit - g.batch * p.row_groups) * kRows;
   g.seq_q = p.seq_q;
   if constexpr (features.packed) g.q_begin = p.cu_q[g.batch], g.seq_q = p.cu_q[g.batch + 1] - g.q_begin;
   if constexpr (features.shared()) g.seq_q = p.own_rows(g.seq_q);
@@ -119,22 +118,27 @@ DEV void take_lengths(const DecodeParams& p, Group& g) {
   g.k_begin = x.k_begin, g.seq_k = x.seq_k;
   measure(p, g);
 }
-// The unit that the line is made of: a sequence, or with kOwnBlocks a block of its rows.
-DEV i32& line_unit(Group& g) { return kOwnBlocks ? g.unit : g.batch; }
-DEV i32 line_units(const DecodeParams& p) { return kOwnBlocks ? p.batch * p.row_groups : p.batch; }
-// Units that are not on the line.
-DEV bool is_left_out(const DecodeParams& p, const Group& g) {
-  return kOwnBlocks ? g.rows(p) <= 0 : features.shared() && g.seq_q == 0;
-}
+// Sequences that are not on the line.
+DEV bool is_left_out(const Group& g) { return features.shared() && g.seq_q == 0; }
 struct StepsOfSequence : Granule {  // of its groups
   const DecodeParams& p;
   DEV StepsOfSequence(const DecodeParams& params, const Granule& granule = {}) : Granule(granule), p(params) {}
-  DEV i32 operator()(i32 unit) const {
+  DEV i32 operator()(i32 batch) const {
     Group g;
     g.set_granule(granule());
-    line_unit(g) = unit;
+    g.batch = batch;
     take_lengths(p, g);
-    return is_left_out(p, g) ? 0 : (g.steps + lead_of(p)) * p.groups;
+    return is_left_out(g) ? 0 : (g.steps + lead_of(p)) * p.groups;
+  }
+};
+// With kOwnBlocks: blocks of rows of a K/V head.
+struct BlocksOfSequence {
+  const DecodeParams& p;
+  DEV i32 operator()(i32 batch) const {
+    i32 tokens = p.seq_q;
+    if constexpr (features.packed) tokens = p.cu_q[batch + 1] - p.cu_q[batch];
+    if constexpr (features.shared()) tokens = p.own_rows(tokens);
+    return (tokens * p.heads_per_kv + kRows - 1) / kRows;
   }
 };
 
