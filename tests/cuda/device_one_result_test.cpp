@@ -64,7 +64,8 @@ TEST_P(DeviceOneResultOfLargeCalls, IsThatOfSmallOnes) {
   constexpr int kRows = 700, kKeys = 2300;
   Random r{std::mt19937_64(static_cast<unsigned>(dim))};
   Sample s(r, kRows, kKeys, 64, 64, dim, dim, DType::bf16);
-  s.spoil(r);
+  for (const float x : {INFINITY, NAN})  // where all rows see it
+    s.v.set(((1024 + r.among(0, kKeys - kRows - 1025)) * 64 + r.among(0, 63)) * dim + r.among(0, dim - 1), x);
   Call call;
   call.attention.batch_invariant = true;
   call.attention.band = {.causal = true, .align = Align::bottom_right};

@@ -212,7 +212,8 @@ struct RowSums {
           const float m = parts.has(first + i * step) ? sums[i][0] : kNegInf;
           const Joint joint = join(unit, all, {{m, sums[i][1]}, sums[i][2], sums[i][3], terms[i]});
 #pragma unroll
-          for (i32 d = 0; d < 4; ++d) o[d] = joint(o[d], x[i][d]);
+          for (i32 d = 0; d < 4; ++d)  // an infinity times a weight of 0 would be NaN
+            o[d] = joint(o[d], parts.has(first + i * step) ? x[i][d] : 0.0f);
         }
         continue;
       }

@@ -235,6 +235,18 @@ void make_alike(check::Inputs& inputs) {
   }
 }
 
+// An infinity among the values of a second piece: at a key that all rows of the third sequence see.
+void put_infinity(const check::Inputs& inputs) {
+  const Problem& p = inputs.problem;
+  constexpr std::int64_t kSequence = 2, kKey = 1040;
+  const auto* pages = static_cast<const int*>(inputs.tensors.page_table.data);
+  const std::int64_t page = pages[kSequence * p.layout.page_table[0] + kKey / p.page_size];
+  for (std::int64_t head = 0; head < p.heads_kv; ++head)
+    store_element(reinterpret_cast<void*>(extent_of(inputs.tensors.v).from), p.dtype,
+                  page * p.layout.v[0] + head * p.layout.v[1] + kKey % p.page_size * p.layout.v[2] + 5 + head,
+                  INFINITY);
+}
+
 // With batch_invariant, rows have the bits that they have in chunks of any number of rows, by the kernels of 16 and of
 // 64 rows, alone and beside others, for any number of CTAs that end in any order. many: also more rows, in blocks.
 class EmulatedOneResult : public testing::TestWithParam<const char*> {};
@@ -256,12 +268,15 @@ TEST_P(EmulatedOneResult, IsThatOfTheRowsInChunks) {
                             &many = *named(type + "_chunks_many" + hopper), &all = *named(name);
   const auto& config = *static_cast<const decode::DecodeConfig*>(all.config);
   std::mt19937 random(1);
-  for (const auto& [distribution, alike] : {std::pair{check::Distribution::rising, false},
-                                            {check::Distribution::huge, false},
-                                            {check::Distribution::normal, true}}) {
-    if (alike && type != "bf16") continue;
+  enum class Values { drawn, alike, infinite };
+  for (const auto& [distribution, values] : {std::pair{check::Distribution::rising, Values::drawn},
+                                             {check::Distribution::huge, Values::drawn},
+                                             {check::Distribution::normal, Values::alike},
+                                             {check::Distribution::normal, Values::infinite}}) {
+    if (values == Values::alike && type != "bf16") continue;
     check::Inputs inputs = check::make_inputs(parse_problem(all.problem), 1, distribution);
-    if (alike) make_alike(inputs);
+    if (values == Values::alike) make_alike(inputs);
+    if (values == Values::infinite) put_infinity(inputs);
     const Problem& p = inputs.problem;
     std::string whole;
     for (const int blocks : {3, 1}) {
