@@ -30,7 +30,9 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
   if (p.entropy && (p.dtype == DType::f32 || p.kv_dtype)) gate.spilled = 32;  // two loads a tile at most
-  if (config.warps == decode::kMaxPromptWarps) gate.spilled = 32;  // between blocks of rows, and a load a tile
+  // The number of blocks of rows, read again for each; of three warpgroups more, also between blocks, and a load a
+  // tile.
+  if (config.wgmma()) gate.spilled = config.warps == decode::kMaxPromptWarps ? 32 : 8;
   gate.threads = config.all_threads();
   if (config.wgmma()) gate.instructions = {"HGMMA", "LDGSTS"};
   const std::string said = cuda::wrong_code(cuda::compile(program), gate);
