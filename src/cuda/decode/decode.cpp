@@ -132,7 +132,7 @@ bool has_parts(const Problem& p, const AttentionFeatures& f, bool by_tma) {
          !f.mask_mod && !f.bool_mask && f.bias == ScalarType::none;
 }
 
-// Warps for prompts. Three warpgroups hide more of their softmax than two (d64 in 0.7 of the time), but have registers
+// Warps for prompts. Three warpgroups hide more of their softmax than two (d64 in 0.8 of the time), but have registers
 // for few features, and their larger blocks are fewer: there must be two for nearly each multiprocessor of an H100.
 int warps_for_prompts(const Problem& p, const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr std::int64_t kLargeBlocks = 200;

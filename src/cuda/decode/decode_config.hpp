@@ -136,7 +136,7 @@ struct DecodeParams : ForwardParams {
   float phi;  // unified_max, or what lies below it by fp16's reach; natural units
   RecomputedRows recomputed;
   // Where a kernel has blocks of rows: groups of blocks of a K/V head, of `co_scheduled` blocks each. Their CTAs walk
-  // along the same keys at the same time. With row_blocks: blocks of a sequence, at most.
+  // along the same keys at the same time.
   int row_groups, co_scheduled;
   Divisor by_row_groups, by_co_scheduled;
   int groups;  // of a sequence

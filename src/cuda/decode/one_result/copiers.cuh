@@ -13,9 +13,8 @@ struct KeyMaps {
 };
 struct CopiedParams : KeyMaps, DecodeParams {};
 
-// Registers of a thread that copies, and of one that holds rows: together those that ptxas gives all threads, 128 each
-// of two CTAs or of sixteen warps, else 168 each. Packed sequences take a copier 16 more; four warps of rows have none
-// to give.
+// Registers of a thread that copies, and of one that holds rows: together those that ptxas gives all threads. Packed
+// sequences take a copier 16 more; four warps of rows have none to give.
 constexpr u32 kMore = features.packed ? 16 : 0;
 constexpr u32 kCopierRegisters = kWgmma        ? 56
                                  : kWarps == 4 ? 72
@@ -23,8 +22,8 @@ constexpr u32 kCopierRegisters = kWgmma        ? 56
               kConsumerRegisters = kWgmma        ? (kWarps == 12 ? 152 : 224)
                                    : kWarps == 4 ? 184
                                                  : 208 - kMore / 2;
-static_assert(!kCopyWarps || kConsumerRegisters * kWarps + kCopierRegisters * 4 ==
-                                 static_cast<u32>(config.at_once() == 2 || kWarps == 12 ? 128 : 168) * (kWarps + 4));
+constexpr u32 kAllotted = 65536 / static_cast<u32>(config.at_once() * config.all_threads()) / 8 * 8;  // by ptxas
+static_assert(!kCopyWarps || kConsumerRegisters * kWarps + kCopierRegisters * 4 == kAllotted * (kWarps + 4));
 
 // The two barriers of a slot; that of `kSlots` is Q's.
 struct SlotBarriers {

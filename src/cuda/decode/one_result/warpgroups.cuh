@@ -115,11 +115,14 @@ struct GroupRows : BlockSums {
     rows.see(s, softmax_unit(p).unit);
   }
   DEV void load_query(Query& query) const {
-    if constexpr (!kQueryInRegisters) return async_proxy_fence();  // cp.async uses another proxy than wgmma
-    const u32 lane = opaque_thread() % 32, row = first_own_row() + lane % 16;
+    if constexpr (kQueryInRegisters) {
+      const u32 lane = opaque_thread() % 32, row = first_own_row() + lane % 16;
 #pragma unroll
-    for (i32 k = 0; k < (kQueryInRegisters ? kQuerySteps : 0); ++k)
-      ldmatrix4(query.fragment + 4 * k, sm + kLayout.q + query_chunk(row, 2 * k + lane / 16));
+      for (i32 k = 0; k < kQuerySteps; ++k)
+        ldmatrix4(query.fragment + 4 * k, sm + kLayout.q + query_chunk(row, 2 * k + lane / 16));
+    } else {
+      async_proxy_fence();  // cp.async uses another proxy than wgmma
+    }
   }
   DEV void issue_scores(float (&s)[kBlockN / 2], const Query& query) const {
     wgmma_fence();
