@@ -44,7 +44,8 @@ class KernelTable {
         if (e.device == device && e.values == values) return *e.kernel;
       }
     }
-    const Kernel& kernel = kernel_for(device, program(), shared_bytes, stream);
+    const KernelProgram printed = program();
+    const Kernel& kernel = kernel_for(device, printed, shared_bytes, stream);
     const std::unique_lock lock(mutex_);
     entries_.push_back({device, values, &kernel});
     return kernel;

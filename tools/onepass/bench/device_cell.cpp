@@ -111,13 +111,11 @@ LaunchCost measure_device_launch(const Problem& p, const std::string& implementa
   const cuda::Stream stream = timer.stream();
   const Ready ready(p, implementation, stream);
   // 1 KiB of parameters, as four tensor maps and what else a forward kernel is given.
-  const cuda::Kernel& empty =
-      cuda::kernel_for(device.ordinal,
-                       {"cuda/device/types.cuh", "empty",
-                        "struct Parameters { char bytes[1024]; };\n"
-                        "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
-                        cuda::arch_of(device), ""},
-                       0, stream);
+  const cuda::KernelProgram program = {"cuda/device/types.cuh", "empty",
+                                       "struct Parameters { char bytes[1024]; };\n"
+                                       "extern \"C\" __global__ void empty(const __grid_constant__ Parameters p) {}",
+                                       cuda::arch_of(device), ""};
+  const cuda::Kernel& empty = cuda::kernel_for(device.ordinal, program, 0, stream);
   char parameters[1024] = {};
   void* arguments[] = {parameters};
 

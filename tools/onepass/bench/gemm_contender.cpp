@@ -32,6 +32,27 @@ double seconds_in_a_graph(DeviceTimer& timer, double seconds, std::size_t copies
   return timer.in_a_row(replays, replay) / static_cast<double>(count);
 }
 
+// Eight loads of 16 bytes a thread are under way at once; the rest of a matrix that is not a multiple of 32 KB is left
+// out.
+const cuda::Kernel& reading_kernel(const cuda::DeviceFacts& device, cuda::Stream stream) {
+  const cuda::KernelProgram program = {
+      "cuda/device/types.cuh", "read_all",
+      "extern \"C\" __global__ void __launch_bounds__(256) read_all(const uint4* w, unsigned* never) {\n"
+      "  w += static_cast<unsigned long long>(blockIdx.x) * 2048 + threadIdx.x / 32 * 256 + threadIdx.x % 32;\n"
+      "  uint4 r[8];\n"
+      "#pragma unroll\n"
+      "  for (int i = 0; i < 8; ++i)\n"
+      "    asm volatile(\"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\"\n"
+      "                 : \"=r\"(r[i].x), \"=r\"(r[i].y), \"=r\"(r[i].z), \"=r\"(r[i].w) : \"l\"(w + i * 32));\n"
+      "  unsigned all = 0;\n"
+      "#pragma unroll\n"
+      "  for (int i = 0; i < 8; ++i) all ^= r[i].x ^ r[i].y ^ r[i].z ^ r[i].w;\n"
+      "  if (never && all == 12345) *never = all;\n"
+      "}\n",
+      cuda::arch_of(device), ""};
+  return cuda::kernel_for(device.ordinal, program, 0, stream);
+}
+
 }  // namespace
 
 Matrices::Matrices(const Problem& most) : tensors_(shaped(most)) {
@@ -103,27 +124,9 @@ void GemmContender::call() {
   plan_.state()->run(matrices_.of_rows(m_), launch_.workspace.data(), executor_, launch_.stream);
 }
 
-// Eight loads of 16 bytes a thread are under way at once; the rest of a matrix that is not a multiple of 32 KB is left
-// out.
 ReadContender::ReadContender(const Problem& p, Matrices& matrices, DeviceTimer& timer)
     : device_(cuda::device_facts(p.device.index)),
-      kernel_(cuda::kernel_for(
-          device_.ordinal,
-          {"cuda/device/types.cuh", "read_all",
-           "extern \"C\" __global__ void __launch_bounds__(256) read_all(const uint4* w, unsigned* never) {\n"
-           "  w += static_cast<unsigned long long>(blockIdx.x) * 2048 + threadIdx.x / 32 * 256 + threadIdx.x % 32;\n"
-           "  uint4 r[8];\n"
-           "#pragma unroll\n"
-           "  for (int i = 0; i < 8; ++i)\n"
-           "    asm volatile(\"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\"\n"
-           "                 : \"=r\"(r[i].x), \"=r\"(r[i].y), \"=r\"(r[i].z), \"=r\"(r[i].w) : \"l\"(w + i * 32));\n"
-           "  unsigned all = 0;\n"
-           "#pragma unroll\n"
-           "  for (int i = 0; i < 8; ++i) all ^= r[i].x ^ r[i].y ^ r[i].z ^ r[i].w;\n"
-           "  if (never && all == 12345) *never = all;\n"
-           "}\n",
-           cuda::arch_of(device_), ""},
-          0, timer.stream())),
+      kernel_(reading_kernel(device_, timer.stream())),
       bytes_(static_cast<std::size_t>(p.n * p.k) * size_of(p.dtype)),
       matrices_(matrices),
       timer_(timer) {
