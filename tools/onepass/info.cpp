@@ -185,11 +185,11 @@ void print() {
                                        : fmt::format("{}, {} kernels", directory.string(), found.kernels));
     for (const std::string& refusal : found.refusals) line("", refusal);
   }
-  fmt::print("the kernel of a call (d128, 32/8 heads)\n  {:<22}{:<20}{:<20}{}\n", "", kCallTypes[0], kCallTypes[1],
+  fmt::print("the kernel of a call (d128, 32/8 heads)\n  {:<22}{:<23}{:<23}{}\n", "", kCallTypes[0], kCallTypes[1],
              kCallTypes[2]);
   const auto calls = kernels_of_calls(!c.devices.empty());
   for (std::size_t i = 0; i < calls.size(); i += std::size(kCallTypes))
-    fmt::print("  {:<22}{:<20}{:<20}{}\n", calls[i].device + ": " + calls[i].call, calls[i].kernel, calls[i + 1].kernel,
+    fmt::print("  {:<22}{:<23}{:<23}{}\n", calls[i].device + ": " + calls[i].call, calls[i].kernel, calls[i + 1].kernel,
                calls[i + 2].kernel);
   fmt::print("implementations, best first:\n");
   for (const Kernel& k : kernels()) fmt::print("  {:<22}{}\n", k.name, k.refusal.empty() ? "yes" : "no: " + k.refusal);

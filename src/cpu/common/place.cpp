@@ -8,17 +8,23 @@
 #include "problem/attention/arguments.hpp"
 
 namespace onepass::cpu {
+namespace {
+
+// AVX3 is a word of Highway's alone.
+const char* name_of(std::int64_t target) { return target == HWY_AVX3 ? "AVX-512" : hwy::TargetName(target); }
+
+}  // namespace
 
 std::vector<std::string> target_names() {
   std::vector<std::string> names;
   for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON})
-    if (has_target(target)) names.emplace_back(hwy::TargetName(target));
+    if (has_target(target)) names.emplace_back(name_of(target));
   return names;
 }
 
 std::string why_elsewhere(const Problem& problem, std::int64_t target) {
   if (problem.device.kind != DeviceKind::cpu) return "it computes on the CPU only";
-  if (target != 0 && !has_target(target)) return text("this CPU has no ", hwy::TargetName(target));
+  if (target != 0 && !has_target(target)) return text("this CPU has no ", name_of(target));
   return {};
 }
 
