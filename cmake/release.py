@@ -1,6 +1,6 @@
 """Builds and checks the artifacts of a tag, and writes the notes: `./dev release v0.2.0`. It uploads nothing.
 
-release.py TAG [--artifacts source wheel wheel_2_28 aarch64] [--python PYTHON...] [--out FOLDER]
+release.py TAG [--artifacts source wheel wheel_2_28 aarch64 aarch64_2_28] [--python PYTHON...] [--out FOLDER]
 
 The tag's files alone are used, in a folder of their own. The version of the tag must be that of version.h, and
 CHANGELOG must have its section. The folder gets the source archive, what the commands of BUILDS have built and tried,
@@ -23,6 +23,7 @@ BUILDS = {
     "wheel": ["./dev", "wheel"],
     "wheel_2_28": ["./dev", "wheel", "2_28"],
     "aarch64": ["./dev", "wheel", "aarch64"],
+    "aarch64_2_28": ["./dev", "wheel", "2_28", "aarch64"],
 }
 FOR_PYTHONS = "wheel", "wheel_2_28"  # their commands are told for which
 

@@ -1,6 +1,6 @@
-"""Makes a wheel for aarch64 by Debian's cross compiler, and tries it under qemu: `./dev wheel aarch64`.
+"""Makes a wheel for aarch64 by cross compiler, and tries it under qemu: `./dev wheel [2_28] aarch64`.
 
-wheel_aarch64.py [--licence NAME=FILE]... PACKAGES
+wheel_aarch64.py [--licence NAME=FILE]... [--toolchain FOLDER] PACKAGES
 
 PACKAGES: the folder of cmake/neon_packages.sh, with Debian's arm64 Python of the version that runs this. The wheel is
 for that version alone, since no other is there to try it; NumPy and pytest for aarch64 come from PyPI.
@@ -17,20 +17,21 @@ TAG = VERSION.replace(".", "")
 PLATFORMS = ["manylinux2014_aarch64"] + [f"manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
 
 
-def build(packages, licences):
+def build(packages, licences, toolchain):
     settings = [
-        f"cmake.define.CMAKE_TOOLCHAIN_FILE={wheel.ROOT / 'cmake/neon.toolchain.cmake'}",
+        f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}",
         f"cmake.define.Python_INCLUDE_DIR={packages / 'usr/include' / f'python{VERSION}'}",
     ]
     env = {
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{TAG}-aarch64-linux-gnu.so",
+        "CCACHE_COMPILERCHECK": "content",
         "LD_LIBRARY_PATH": str(packages / "usr/lib/aarch64-linux-gnu"),  # where auditwheel looks
     }
     return wheel.build(sys.executable, licences, settings, env)[1]
 
 
-def try_out(packages, made):
+def try_out(packages, made, options):
     wheel.say(f"Trying the wheel in Python {VERSION} of aarch64")
     folder = wheel.WORK / "try-aarch64"
     site = folder / "site"
@@ -39,7 +40,7 @@ def try_out(packages, made):
     target = ["--target", site, "--python-version", VERSION, "--implementation", "cp", "--only-binary=:all:"]
     wheel.run(tools, "-m", "pip", "install", *target, *platforms, f"{made}[bf16]", "pytest")
     python = emulated(packages, site, folder / "python")
-    print(wheel.run(python, wheel.TESTS / "try_wheel.py", site, cwd=folder), end="", flush=True)
+    print(wheel.run(python, wheel.TESTS / "try_wheel.py", *options, site, cwd=folder), end="", flush=True)
     wheel.run(python, *wheel.PYTEST, *wheel.test_files(), cwd=folder, shown=True)
 
 
@@ -57,12 +58,14 @@ def emulated(packages, site, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--licence", action="append", default=[], help="of a library that the wheel takes in")
+    parser.add_argument("--toolchain", type=pathlib.Path, help="folder of cmake/zig.sh; without it, Debian's compiler")
     parser.add_argument("packages", type=pathlib.Path)
     options = parser.parse_args()
     packages = options.packages.resolve()
     wheel.clear()
-    made = build(packages, options.licence)
-    try_out(packages, made)
+    zig = options.toolchain and options.toolchain.resolve() / "toolchain.cmake"
+    made = build(packages, options.licence, zig or wheel.ROOT / "cmake/neon.toolchain.cmake")
+    try_out(packages, made, ["--linked-in"] if zig else [])
     wheel.deliver(made)
 
 

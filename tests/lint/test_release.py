@@ -68,6 +68,10 @@ class Release(unittest.TestCase):
         self.assertEqual(status, 0, printed)
         self.assertEqual((out / "onepass-1.2.3-2_28.whl").read_text(), "wheel 2_28 python3.10 python3.12\n")
         self.assertEqual((out / "onepass-1.2.3-aarch64.whl").read_text(), "wheel aarch64\n")
+        shutil.rmtree(self.root)
+        words = "--artifacts", "aarch64_2_28", "--python", "python3.10"
+        _, _, out = self.release((), "v1.2.3", *words)
+        self.assertEqual((out / "onepass-1.2.3-2_28.whl").read_text(), "wheel 2_28 aarch64\n")
 
     def test_links_of_the_notes(self):
         links = "[a](docs/a.md#b) [c](https://d.example/e) [f](#g)"
