@@ -30,6 +30,20 @@ class Nav(unittest.TestCase):
             self.assertIn(f"docs/{folder}", folders)
 
 
+class Guides(unittest.TestCase):
+    def test_the_guide_of_cpp_names_every_header(self):
+        guide = (ROOT / "docs" / "guides" / "cpp.md").read_text()
+        there = {file.name for file in (ROOT / "include" / "onepass").glob("*.hpp")}
+        self.assertEqual(there - set(re.findall(r"[`/](\w+\.hpp)`", guide)), set())
+
+    def test_the_guide_of_python_names_every_function(self):
+        guide = (ROOT / "docs" / "guides" / "python.md").read_text()
+        source = (ROOT / "python" / "onepass" / "__init__.py").read_text()
+        names = re.findall(r'"(\w+)"', re.search(r"^__all__ = \[(.*?)\]", source, re.M | re.S)[1])
+        self.assertIn("attention", names)
+        self.assertEqual({name for name in names if name[0] != "_" and not re.search(rf"\b{name}\b", guide)}, set())
+
+
 class Links(unittest.TestCase):
     def test_lead_to_pages_pictures_and_sources(self):
         for target, wanted in {
