@@ -8,8 +8,7 @@
 // block and warp become 343.
 #pragma once
 #include "algebra/entropy.hpp"
-#include "cuda/device/arith.cuh"
-#include "cuda/mma/fragment.cuh"
+#include "cuda/attention/largest_scores.cuh"
 
 namespace onepass {
 
@@ -20,7 +19,7 @@ constexpr int kGroup = N % 16 == 0 ? 16 : N;  // of a lane's scores, two rows ea
 
 // Far from where fp16 or fp32 end. Near 1 all the same: P is rounded to 16 bits and l is not, so a key that outweighs
 // the rest of its row by more than this must be the maximum, whose weight is 1.
-constexpr float kRoom = 256.0f;
+constexpr float kRoomExponent = 8.0f, kRoom = 256.0f;
 
 // With bf16, references are 24 above the maximum, in log2 units: weights sum to less than 1, so that no sum of weights
 // times finite values overflows. 24 covers 2^14 blocks in which every lane's sum is just below kRoom. Weights below
@@ -31,39 +30,11 @@ constexpr bool kLowered =
     features.input == ScalarType::bf16 && features.keys == ScalarType::bf16 && !forward_features.entropy;
 constexpr float kLow = kLowered ? 24.0f : 0.0f, kLowUnit = kLowered ? 0x1p-24f : 1.0f;
 constexpr float kLazyLimit = kRoom * kLowUnit;
+// The same limit for each weight: 24 covers 2^9 blocks of 128 such keys. Rows that overflow are computed again.
+constexpr float kLazyExponent = kRoomExponent - kLow;
 
 // A state of weights that were not lowered, and the same LSE.
 DEV RowState<float> lifted(const RowState<float>& s, float low) { return {s.m - low, s.l * (1 / kLowUnit)}; }
-
-// The largest scores of a lane's two rows so far, in natural units: a lazy step's reference is not their maximum. Where
-// they are not asked for there is nothing.
-template <bool kAsked>
-struct LargestScores {
-  DEV void forget() {}
-  template <int N>
-  DEV void see(const float (&)[N], float) {}
-  DEV void see_maxima(const float (&)[2], float) {}
-  DEV float largest_of(int) const { return kNegInf; }
-};
-template <>
-struct LargestScores<true> {
-  float largest[2] = {kNegInf, kNegInf};
-
-  DEV void forget() { largest[0] = largest[1] = kNegInf; }
-  // unit: what takes these scores to natural ones.
-  template <int N>
-  DEV void see(const float (&s)[N], float unit) {
-    float part[2] = {kNegInf, kNegInf};
-#pragma unroll
-    for (int j = 0; j < N; ++j) part[row_of_element(j)] = fmaxf(part[row_of_element(j)], s[j]);
-    see_maxima(part, unit);
-  }
-  DEV void see_maxima(const float (&tile_max)[2], float unit) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) largest[i] = fmaxf(largest[i], tile_max[i] * unit);
-  }
-  DEV float largest_of(int i) const { return quad_max(largest[i]); }
-};
 
 // A lane's sums of e 2^e for the entropies of its two rows (algebra/entropy.hpp). Where they are not asked for there is
 // nothing.
@@ -303,10 +274,11 @@ DEV void softmax_exact(const float (&s)[N], Operand<Element, N>& p, float (&o)[M
   }
 }
 
-// False, with nothing changed but p and the largest scores, for the whole warp if a sum or a reference has left its
+// False, with nothing changed but p, for the whole warp if a sum or a reference has left its
 // range, or the terms of an entropy are not right: then softmax_exact is due. A row that has seen no key yet (m = -inf)
-// yields inf or NaN here and so asks for it by itself.
-template <class Element, bool kRounded, class Unit, class Drop, int N>
+// yields inf or NaN here and so asks for it by itself. The largest scores are the caller's. kFits: they have told that
+// the step is right (fits_lazily), which is not asked again.
+template <class Element, bool kRounded, bool kFits = false, class Unit, class Drop, int N>
 DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& rows, const Unit& unit, const Drop& drop,
                       float limit = kLazyLimit) {
   float sum[2], norm[2];
@@ -315,8 +287,8 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
   const auto exponent_of = [&](float x, int row) { return unit.lazy_exponent(x, r[row]); };
   LazyTerms terms;
   exponentiate<Element, kRounded>(s, put, exponent_of, sum, norm, terms, drop);
-  rows.see(s, unit.unit);
-  if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit) || !terms.right())) return false;
+  if constexpr (!kFits)
+    if (__any_sync(0xffffffffu, !unit.lazy(rows) || !(sum[0] + sum[1] <= limit) || !terms.right())) return false;
   rows.add_terms(terms);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -324,6 +296,12 @@ DEV bool softmax_lazy(const float (&s)[N], Operand<Element, N>& p, LaneRows& row
     if constexpr (kRounded) rows.norm[i] += norm[i];
   }
   return true;
+}
+
+// True if a lazy step is right in a row whose largest score is x, in the unit of the scores.
+template <class Unit>
+DEV bool fits_lazily(const RowState<float>& s, float x, const Unit& unit) {
+  return unit.lazy(s) && unit.lazy_exponent(x, unit.keep(s)) <= kLazyExponent;
 }
 
 // One result per row (Problem::batch_invariant): a block in which each row takes the lazy or the exact step by its own
@@ -336,7 +314,6 @@ DEV void softmax_by_row(const float (&s)[N], Operand<Element, N>& p, float (&o)[
   Reference r[2] = {unit.keep(rows.state[0]), unit.keep(rows.state[1])};
   bool keeps[2] = {false, false};
   const auto put = [&](int j, const float(&w)[4]) { pack_four<Element, N>(j, w, p); };
-  rows.see(s, unit.unit);
   const auto take = [&](const SafeTerms& terms) {
     rows.add_terms(terms);
 #pragma unroll

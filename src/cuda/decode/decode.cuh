@@ -73,6 +73,7 @@ DEV void attend(u32 sm, const DecodeParams& p, const Segment& segment, Ring& rin
       scores.apply(s[r], first);
       const auto unit = softmax_unit(p);
       const auto drop = scores.drop(first);
+      rows[r].see(s[r], unit.unit);
       if constexpr (kOneResult)
         softmax_by_row<Product, kRoundedSums>(s[r], w[r], o[r], rows[r], unit, drop, fresh, kLimit);
       else if (fresh || !softmax_lazy<Product, kRoundedSums>(s[r], w[r], rows[r], unit, drop, kLimit))

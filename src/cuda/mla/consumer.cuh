@@ -93,6 +93,7 @@ struct MlaConsumer {
     Group g;
     g.seq_q = seq_q, g.seq_k = seq_k;
     LaneScores{p, g, places, sm + kLayout.trees + 8 * static_cast<u32>(own_row())}.apply(s, tile * kBlockN);
+    rows.see(s, unit_of(p).unit);
     return !fresh && softmax_lazy<Element, kRoundedSums>(s, weights, rows, unit_of(p), KeepAll{});
   }
   DEV void softmax_again() { softmax_exact<Element, kRoundedSums>(s, weights, o, rows, unit_of(p), KeepAll{}); }

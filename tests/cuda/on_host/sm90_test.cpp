@@ -1,8 +1,12 @@
 // Whole kernels of src/cuda/sm90 without a GPU, judged as on one: by the float64 oracle, with poison around everything.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <functional>
 #include <string>
 
+#include "algebra/numerics.hpp"
 #include "cuda/sm90/forward/forward.hpp"
 #include "on_host/boxes.hpp"
 #include "on_host/hopper.hpp"
@@ -94,6 +98,34 @@ TEST_P(EmulatedHopper, ScoresAtTheEndsOfFp32) {
     extreme.make(inputs);
     run(inputs, false);
     test::expect_close(verdict_of(inputs), p.dtype, extreme.name);
+  }
+}
+
+// Every element of a tensor becomes value(token, itself). token: the index of a row of q.
+void change(const ConstTensor& t, const std::function<float(std::int64_t token, float)>& value) {
+  void* const data = check::Inputs::writable<void>(t);
+  std::int64_t count = 1;
+  for (int i = 0; i < t.rank; ++i) count *= t.shape[i];
+  for (std::int64_t n = 0; n < count; ++n) {
+    std::int64_t at = 0, token = 0, rest = n;
+    for (int i = t.rank - 1; i >= 0; rest /= t.shape[i--]) {
+      at += rest % t.shape[i] * t.stride[i];
+      if (i == (t.rank == 4 ? 2 : 0)) token = rest % t.shape[i];
+    }
+    store_element(data, t.dtype, at, value(token, load_element(data, t.dtype, at)));
+  }
+}
+
+// Warps whose rows all have a score that is not negative compare integers, the others floats (largest_scores.cuh).
+TEST_P(EmulatedHopper, LargestScoresOfEitherSign) {
+  const Problem p = parse_problem(GetParam()->problem);
+  if (!p.want_row_max) GTEST_SKIP() << "no row maxima";
+  for (const int negative : {0, 1, 8}) {  // of eight rows, those whose scores are negative but for biases and slopes
+    check::Inputs inputs = check::make_inputs(p, kSeed);
+    change(inputs.tensors.k, [](std::int64_t, float x) { return -std::abs(x); });
+    change(inputs.tensors.q, [&](std::int64_t i, float x) { return i % 8 < negative ? std::abs(x) : -std::abs(x); });
+    run(inputs, false);
+    expect_right(inputs, text(negative, " of eight rows are negative"));
   }
 }
 

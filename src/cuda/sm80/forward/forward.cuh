@@ -58,6 +58,7 @@ DEV void attend(u32 sm, u32 work, const ForwardParams& p, const Meanwhile& meanw
       const BeforeScores known = scores[r].before<kBlockN / 2>(n * kBlockN);
       scores[r].apply(s[r], n * kBlockN, known);
       const auto drop = scores[r].drop(n * kBlockN);
+      rows[r].see(s[r], scores[r].unit().unit);
       if (fresh || !softmax_lazy<Element, kRoundedSums>(s[r], w[r], rows[r], scores[r].unit(), drop))
         softmax_exact<Element, kRoundedSums>(s[r], w[r], o[r], rows[r], scores[r].unit(), drop);
     }

@@ -10,6 +10,8 @@
 namespace onepass::sm90 {
 
 constexpr bool kPromotes = config.promote > 0, kBlockScales = config.block_scales;
+// The largest scores are known ahead of the weights and tell whether these stay in range, so no vote on sums follows.
+constexpr bool kMaximaDecide = forward_features.row_max && !forward_features.entropy && !kFactors && !kTransforms;
 static_assert(!kFactors || !config.q_registers, "a tile's factors lie beside its Q");
 
 struct Consumer {
@@ -149,6 +151,7 @@ struct Consumer {
       const float factor = kBlockScales ? score_factor * block_factor : score_factor;
       u.factor *= factor, u.unit *= factor;
     }
+    if constexpr (kMaximaDecide) u.unit = 1.0f;  // finalize() takes the largest scores to natural units
     return u;
   }
 
@@ -165,10 +168,33 @@ struct Consumer {
       scores.apply(s, n * kKeys, known);
     }
   }
-  DEV void softmax(i32 n) {
+  // Takes in the largest scores, while P V may be under way. True if a lazy step is known to be right.
+  DEV bool see() {
+    if constexpr (kMaximaDecide) {
+      const auto u = unit();
+      return rows.see_bits_and_ask(s, [&](int i, float x) { return fits_lazily(rows.state[i], x, u); });
+    } else if constexpr (kTransforms) {  // slopes and biases make the scores of many rows negative
+      rows.see(s, unit().unit);
+    } else {
+      rows.see_bits(s, unit().unit);
+    }
+    return false;
+  }
+  DEV void ask_for_stages() {  // the answers are needed after the softmax
+    k.test_wait();
+    v.test_wait();
+  }
+  DEV void softmax(i32 n, [[maybe_unused]] bool fits) {
+    if constexpr (!kMaximaDecide) ask_for_stages();  // ptxas moves the questions to the end, but not over a branch
     if constexpr (kFp8) {
       promote();
       softmax_next_e4m3<kPromotes>(s, weights, o, all, rows, unit(), Raise<kBlockScales>{up});
+    } else if constexpr (kMaximaDecide) {
+      if (fits)
+        softmax_lazy<Element, kRoundedSums, true>(s, weights, rows, unit(), scores.drop(n * kKeys));
+      else
+        softmax_exact<Element, kRoundedSums>(s, weights, o, rows, unit(), scores.drop(n * kKeys));
+      ask_for_stages();
     } else {
       softmax_next<Element, kRoundedSums>(s, weights, o, rows, unit(), scores.drop(n * kKeys));
     }
@@ -211,6 +237,7 @@ struct Consumer {
   // The sums of a tile need no O: they end under its last P V.
   DEV FinalRows finalize(const WorkTile& tile) const {
     LaneRows sums = rows;
+    if constexpr (kMaximaDecide) sums.to_unit(unit_of(p).unit);
     if constexpr (kFp8) sums.state[0].l *= 1 / kHeadFactor, sums.state[1].l *= 1 / kHeadFactor;
     FinalRows final = finalize_rows(p, tile, sums);
     if constexpr (kFactors) {

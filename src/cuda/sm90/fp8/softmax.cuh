@@ -100,7 +100,6 @@ DEV void softmax_next_e4m3(const float (&s)[N], u32 (&p)[W], float (&o)[M], floa
   {
     const decltype(unit.keep({})) r[2] = {raised(unit.keep(rows.state[0]), up.by()),
                                           raised(unit.keep(rows.state[1]), up.by())};
-    rows.see(s, unit.unit);
     const float top = exponentiate_e4m3(s, p, [&](float x, int row) { return unit.lazy_weight(x, r[row]); }, sum);
     if (!__any_sync(0xffffffffu, !unit.lazy(rows) || !(top <= kLargestWeight))) return up.absorb(rows.state, sum);
   }
