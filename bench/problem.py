@@ -36,8 +36,8 @@ class Problem:
         for word in line.split():
             if word in ("fwd", "cpu", "lse", "layout=bhsd"):
                 continue
-            elif word in ("bwd", "merge", "softmax", "softmax_bwd", "flat_gemm", "linear"):
-                p.op, p.backward = word, word == "bwd"
+            elif word in ("bwd", "bwd_jvp", "merge", "softmax", "softmax_bwd", "flat_gemm", "linear"):
+                p.op, p.backward = word, word in ("bwd", "bwd_jvp")
             elif word in ("fp32", "fp16", "bf16"):
                 p.dtype = word
             elif word in ("causal_top_left", "causal_bottom_right"):

@@ -55,7 +55,7 @@ INNER = {
         ["host"],
         ["attention"],
         ["append", "backward_plain", "gemm", "merge", "plain", "quantize", "rows", "sm80", "sm90", "softmax"],
-        ["decode", "jvp"],
+        ["backward_jvp", "decode", "jvp"],
         ["mla"],
     ],
 }

@@ -200,6 +200,18 @@ def backward_of(torch, run, leaves):
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
+def double_backward_of(torch, run, leaves):
+    """The gradient of a backward's results along tangents, after one backward whose graph is kept.
+
+    It yields what bwd_jvp and jvp yield together.
+    """
+    out = run()
+    dout = torch.randn_like(out).requires_grad_()
+    gradients = torch.autograd.grad(out, leaves, dout, create_graph=True)
+    tangents = [torch.randn_like(x) for x in leaves]
+    return lambda: torch.autograd.grad(gradients, [*leaves, dout], tangents, retain_graph=True)
+
+
 class CudaTorch(Peer):
     """A peer with several ways of asking: it is timed by the first one that runs."""
 
@@ -222,7 +234,8 @@ class CudaTorch(Peer):
     def prepare(self, problem, threads):
         settle(self.torch, problem)
         with self.alone(problem.backward):
-            note, run = self.first_that_runs(*self.ways(problem))
+            make = double_backward_of if problem.op == "bwd_jvp" else backward_of
+            note, run = self.first_that_runs(*self.ways(problem), make)
         about = {"extra_bytes": self.extra_bytes(run, problem.backward)} | ({"note": note} if note else {})
         return Asked(run, self.timer(self.torch, problem.device), about, lambda: self.alone(problem.backward))
 
@@ -238,14 +251,14 @@ class CudaTorch(Peer):
         results = results if isinstance(results, (list, tuple)) else [results]
         return cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
-    def first_that_runs(self, ways, leaves=()):
+    def first_that_runs(self, ways, leaves=(), gradient_of=backward_of):
         refusal = ""
         for note, run in ways:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 try:
                     if leaves:
-                        run = backward_of(self.torch, run, leaves)
+                        run = gradient_of(self.torch, run, leaves)
                     run()
                     if self.torch.cuda.is_available():
                         self.torch.cuda.synchronize()

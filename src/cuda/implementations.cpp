@@ -1,6 +1,7 @@
 #include "cuda/implementations.hpp"
 
 #include "cuda/append/host.hpp"
+#include "cuda/backward_jvp/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/cublas.hpp"
@@ -32,6 +33,7 @@ std::vector<const Implementation*> implementations() {
           &jvp::kImplementation,
           &jvp::kPlainImplementation,
           &backward_plain::kFirstImplementation,
+          &backward_jvp::kImplementation,
           &backward_plain::kSecondImplementation,
           &kMergeImplementation,
           &kSoftmaxImplementation,

@@ -1,6 +1,7 @@
-// The plain kernels of gradients and second derivatives compile, without a spill, for the devices that take them. Needs
+// The kernels of second derivatives, and the plain ones of gradients, compile for the devices that take them. Needs
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include "cuda/backward_plain/backward_plain.hpp"
+#include "cuda/backward_jvp/backward_jvp.hpp"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,58 @@ INSTANTIATE_TEST_SUITE_P(
                     Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d512 fp32 tdout alibi grads=dq,dk,dv,dalibi_slopes"},
                     Sm80Case{kHopper, "bwd_jvp b1 h1 s4096 d576/512 bf16 tdout"},
                     Sm80Case{kAda, "bwd b1 h1 s4096 d512 fp32 entropy dentropy alibi softcap=20 dropout=0.1"}));
+
+// Those on tensor cores, and the plain kernels of the same plan.
+struct SecondCase : Sm80Case {
+  int spilled = 0;  // bytes of a lane in local memory
+};
+class CudaSecond : public testing::TestWithParam<SecondCase> {};
+
+TEST_P(CudaSecond, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const auto& [device, line] = static_cast<const Sm80Case&>(GetParam());
+  const Problem p = parse_problem(std::string(line) + " cuda");
+  const cuda::backward_jvp::Plan plan = cuda::backward_jvp::select_plan(p, device.shared_bytes).value();
+  const std::string mods = cuda::mods_source(p, 2);
+  for (const bool keys : {false, true}) {
+    EXPECT_LE(cuda::backward_jvp::shared_bytes_of(keys, plan), device.shared_bytes);
+    const cuda::Cubin code = cuda::compile(cuda::backward_jvp::program_of(keys, plan, device.arch, mods));
+    cuda::CodeGate gate = sm80_gate(p, plan.config);
+    gate.spilled = GetParam().spilled;
+    EXPECT_EQ(cuda::wrong_code(code, gate), "") << keys;
+  }
+  for (const plain::Part part : {plain::Part::stats, plain::Part::rows, plain::Part::keys}) {
+    const cuda::Cubin code = cuda::compile(plain::program_of(part, plan.plain, device.arch, mods));
+    EXPECT_EQ(cuda::wrong_code(code, {plain::threads_of(part), {}}), "") << static_cast<int>(part);
+  }
+}
+TEST(CudaSecondPlan, RefusesWhatNoConfigComputes) {
+  const auto refusal = [](const char* line, int shared_bytes) {
+    return cuda::backward_jvp::select_plan(parse_problem(line), shared_bytes).refusal();
+  };
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s9 d300 bf16 cuda", kHopper.shared_bytes),
+            "no configuration for head dims 300/300 fits 232448 bytes of shared memory");
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s9 d8 bf16 out=fp32 cuda", kHopper.shared_bytes),
+            "does not support an out of another dtype than q (got fp32 and bf16)");
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s9 d8 bf16 sinks grads=dsinks cuda", kHopper.shared_bytes),
+            "computes derivatives of dq, dk and dv (got none of them)");
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, CudaSecond,
+                         testing::Values(SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d128 bf16"}, 32},
+                                         SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d128 bf16 causal_bottom_right"}, 64},
+                                         SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d128 fp32 tdout"}, 64}));
+INSTANTIATE_TEST_SUITE_P(More, CudaSecond,
+                         testing::Values(SecondCase{{kHopper, kEverything}, 512},
+                                         SecondCase{{kA100, "bwd_jvp b1 h1 s4096 d128 bf16 tdout"}},
+                                         SecondCase{{kA100, kEverything}, 512},
+                                         SecondCase{{kAda, "bwd_jvp h4/2 d64 fp16 varlen=128,512 tdout"}},
+                                         SecondCase{{kAda, "bwd_jvp b1 h1 s4096 d128 bf16"}},
+                                         SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d256 bf16 tdout"}},
+                                         SecondCase{{kBlackwell, "bwd_jvp b1 h1 s4096 d128 fp16 tdout"}},
+                                         SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d33/7 bf16 tdout"}},
+                                         SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d64 fp32 tdout"}}));
 
 }  // namespace
 }  // namespace onepass

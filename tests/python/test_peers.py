@@ -150,6 +150,7 @@ ON_A_CARD = {
         "fwd b1 h4/2 s16 d8 bf16 cuda",
         "bwd b1 h2 s16 d8 fp32 cuda",
         "fwd h2 s9x12 d8 bf16 window=3:0 cuda",
+        "bwd_jvp b1 h2 s16 d8 fp32 cuda",
     ],
     "torch-rows": ["softmax s10x20 fp32 cuda", "softmax_bwd s10x20 fp32 log cuda"],
     "torch-copy": ["softmax s10x20 fp32 cuda"],

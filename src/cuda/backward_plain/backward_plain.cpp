@@ -88,7 +88,8 @@ Selected<Plan> select_plan(const Problem& p) {
                          .tdout = p.tdout,
                          .tdlse = p.tdlse,
                          .tbias = p.tbias,
-                         .tsinks = p.tsinks},
+                         .tsinks = p.tsinks,
+                         .mark_parts = 0},
             .shape = {}};
   plan.features.backward.deterministic = false;  // always: no kernel needs to know
   // Sums of 64 rows or keys with up to 256 columns of both gradients fit a thread's registers.
@@ -160,7 +161,10 @@ Places places_of(const Problem& p, const Plan& plan) {
   place(w.statistics, numbers);
   place(w.moved, numbers);
   place(w.sink_parts, p.gradients.dsinks ? rows * 4 : 0);
-  place(w.slope_parts, p.gradients.dalibi_slopes ? keys * 4 : 0);
+  place(w.slope_parts, p.gradients.dalibi_slopes ? keys * static_cast<std::size_t>(plan.shape.key_warps) * 4 : 0);
+  const auto marks = static_cast<std::size_t>(block / 16 * plan.features.mark_parts) * 4;
+  place(w.row_marks, rows * marks);
+  place(w.key_marks, keys * marks);
   place(w.mask, mask_bytes(p, mask_tile_of(plan.shape)));
   return w;
 }
@@ -195,6 +199,8 @@ void bind(PlainBackwardParams& b, const Tensors& t, void* workspace, const Place
   b.moved = at(places.moved);
   b.sink_parts = at(places.sink_parts);
   b.slope_parts = at(places.slope_parts);
+  b.row_marks = reinterpret_cast<unsigned*>(at(places.row_marks));
+  b.key_marks = reinterpret_cast<unsigned*>(at(places.key_marks));
   b.tq = t.tq.data;
   b.tk = t.tk.data;
   b.tv = t.tv.data;

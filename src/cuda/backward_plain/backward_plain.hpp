@@ -31,7 +31,7 @@ int shared_bytes_of(Part part, const BackwardShape& shape);
 
 // Places within the workspace, in bytes; total: of it.
 struct Places {
-  std::size_t statistics, moved, sink_parts, slope_parts, mask, total;
+  std::size_t statistics, moved, sink_parts, slope_parts, row_marks, key_marks, mask, total;
 };
 Places places_of(const Problem& problem, const Plan& plan);
 

@@ -10,7 +10,8 @@ struct PlainBackwardFeatures {
   BackwardFeatures backward;
   bool tangents;
   bool tdout, tdlse, tbias, tsinks;  // given
-  ONEPASS_FIELDS(PlainBackwardFeatures, backward, tangents, tdout, tdlse, tbias, tsinks)
+  int mark_parts;  // words of a mark of sixteen rows or keys; 0: there are no marks, and everything is computed
+  ONEPASS_FIELDS(PlainBackwardFeatures, backward, tangents, tdout, tdlse, tbias, tsinks, mark_parts)
 };
 
 struct PlainBackwardParams : BackwardParams {
@@ -22,7 +23,12 @@ struct PlainBackwardParams : BackwardParams {
   long long tbias_stride[4];
   const float* tsinks;
   long long tsink_stride;
-  float* moved;  // [head][q block]: RowNumbers' last two; in the workspace
+  // In the workspace.
+  float* moved;              // [head][q block]: RowNumbers' last two
+  unsigned* row_marks;       // [head][q block][sixteen rows][part]: not 0 if sums of cuda.backward_jvp are not finite
+  unsigned* key_marks;       // [head of K and V][k block][sixteen keys][part]
+  int row_tiles, key_tiles;  // of cuda.backward_jvp: padded_blocks of its tiles
+  int row_group, key_group;  // heads whose streamed tensors L2 holds
 };
 
 // Threads of a CTA: 16 x 16 share a tile of pairs. Columns that are in shared memory at once: of the operands of the

@@ -7,24 +7,6 @@
 
 namespace onepass::cuda::backward_plain {
 
-// Block `block` of the keys of a head of K and V; key = -1 if a packed batch has no such block.
-DEV KeyTile keys_of_block(const BackwardParams& p, i32 head, i32 block) {
-  KeyTile x;
-  x.head = head;
-  x.seq_q = p.seq_q, x.seq_k = p.seq_k;
-  if constexpr (features.packed) {
-    const i32 own = sequence_of<kBlock>(p.cu_k, p.batch, block);
-    x.batch = own;
-    x.q_begin = p.cu_q[own], x.seq_q = p.heads == 0 ? 0 : p.cu_q[own + 1] - x.q_begin;
-    x.k_begin = p.cu_k[own], x.seq_k = p.cu_k[own + 1] - x.k_begin;
-  } else {
-    x.map_batch = x.batch = block / ceil_div(p.seq_k, kBlock);
-  }
-  x.key = (block - first_block<kBlock>(p.cu_k, p.seq_k, x.batch)) * kBlock;
-  if (x.key >= x.seq_k) x.key = -1;
-  return x;
-}
-
 // The sum over the CTA, in thread 0.
 DEV float block_sum(u32 sm, float x) {
   x = warp_sum(x);
@@ -46,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPlainThreads, 1)
   const u32 sm = shared_address(smem);
   const KeyTile k =
       keys_of_block(p, static_cast<i32>(blockIdx.x) / p.k_blocks, static_cast<i32>(blockIdx.x) % p.k_blocks);
-  if (!k.exists()) return;
+  if (!k.exists() || is_done(p.key_marks, key_place(p, k.head, k.batch) + k.key / kBlock, k.seq_k - k.key)) return;
   constexpr bool kScores = backward_features.dk || backward_features.dslopes;
   Sums<features.dim_qk> dk;
   Sums<features.dim_v> dv;
@@ -81,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(onepass::kPlainThreads, 1)
     }
     if constexpr (backward_features.dslopes) {
       slope = block_sum(sm, slope);
-      if (threadIdx.x == 0) *slope_part(p, k, head, k.key) = slope;
+      float* const parts = slope_part(p, k, head, k.key);
+      if (threadIdx.x < backward_shape.key_warps) parts[threadIdx.x] = threadIdx.x == 0 ? slope : 0.0f;
     }
   }
   const auto rows_of_k = [&](const long long(&stride)[3]) {

@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kPlainThreads, 1)
   const i32 head = static_cast<i32>(blockIdx.x) / p.q_blocks, number = static_cast<i32>(blockIdx.x) % p.q_blocks;
   const WorkTile x = rows_of_block(p, head, features.bounded_right ? p.q_blocks - 1 - number : number);
   if (!x.exists()) return;
+  if (is_done(p.row_marks, place_of(p, x.head, first_q_block(p, x.batch) + x.row / kBlock), x.seq_q - x.row)) return;
   HeadScores scores{p};
   scores.open(x);
   Sums<features.dim_qk> sums;

@@ -2,16 +2,12 @@
 // memory. Thread (t, u) has the pairs of rows t + 16 i with keys u + 16 j.
 #pragma once
 #include "algebra/nonfinite.hpp"
-#include "cuda/attention/backward/score.cuh"
-#include "cuda/backward_plain/config.hpp"
+#include "cuda/backward_plain/pair.cuh"
 
 namespace onepass::cuda::backward_plain {
 
-static_assert(kBlockQ == kBlockK);
-constexpr i32 kBlock = kBlockQ, kPer = kBlock / kPlainSide;  // rows and keys of a tile, and of a thread
+constexpr i32 kPer = kBlock / kPlainSide;  // rows and keys of a thread
 constexpr PlainBackwardLayout kLayout = plain_layout(kBlock);
-constexpr bool kTangents = plain_features.tangents;
-constexpr ScalarType kInput = features.input, kOutput = forward_features.output;
 
 DEV i32 thread_row() { return static_cast<i32>(threadIdx.x) / kPlainSide; }
 DEV i32 thread_key() { return static_cast<i32>(threadIdx.x) % kPlainSide; }

@@ -85,11 +85,10 @@ Selected<JvpConfig> select_config(const Problem& p, int shared_bytes) {
 
 cuda::KernelProgram program_of(const JvpFeatures& f, const JvpConfig& c, const std::string& arch,
                                const std::string& mods) {
-  return {
-      "cuda/jvp/jvp.cuh", "attention_jvp",
-      text(source_of(f), cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "cuda::jvp::JvpConfig config", c),
-           "#include \"cuda/jvp/products_", f.forward.attention.input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n"),
-      arch, mods};
+  return {"cuda/jvp/jvp.cuh", "attention_jvp",
+          text(source_of(f), cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "cuda::jvp::JvpConfig config", c),
+               sm80::tangents_of(f.forward.attention.input)),
+          arch, mods};
 }
 cuda::KernelProgram plain_program(const JvpFeatures& f, const std::string& arch, const std::string& mods) {
   return {"cuda/jvp/plain.cuh", "attention_jvp_plain", source_of(f), arch, mods};

@@ -1,4 +1,4 @@
-// The products of a block, on those of the element type (products_16.cuh, products_f32.cuh).
+// The products of a block, on those of the element type (mma/tangents_16.cuh, mma/tangents_f32.cuh).
 #pragma once
 #include "cuda/jvp/config.hpp"
 #include "cuda/sm80/share.cuh"
@@ -26,13 +26,13 @@ struct QueryRows {
 // k: where the block of K lies, its tangent's behind it.
 DEV void block_scores(float (&s)[kRowTiles][kBlockN / 2], float (&ds)[kRowTiles][kBlockN / 2], u32 sm, u32 k) {
   const u32 q = sm + kLayout.q;
-  multiply_scores<kQkDepth, kLayout.k_pitch>(s, ds, k, k + kLayout.k_bytes, QueryRows{q},
-                                             QueryRows{q + kLayout.q_bytes});
+  multiply_both<kQkDepth, kLayout.k_pitch>(s, ds, k, k + kLayout.k_bytes, QueryRows{q}, QueryRows{q + kLayout.q_bytes});
 }
 // This warp's columns. v: where the block of V lies, its tangent's behind it.
 DEV void block_sums(float (&o)[kRowTiles][kOutSums], float (&t)[kRowTiles][kOutSums],
                     const Weights<kBlockN> (&w)[kRowTiles], const Weights<kBlockN> (&x)[kRowTiles], u32 v) {
-  accumulate<kBlockN, kLayout.v_pitch, kShare>(o, t, w, x, v, v + kLayout.v_bytes, kShare == 1 ? 0 : sm80::own_part());
+  accumulate_both<kBlockN, kLayout.v_pitch, kShare>(o, t, w, x, v, v + kLayout.v_bytes,
+                                                    kShare == 1 ? 0 : sm80::own_part());
 }
 
 }  // namespace onepass::cuda::jvp

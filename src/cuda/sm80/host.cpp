@@ -12,8 +12,12 @@ Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
   return f.own_lengths() || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 
-std::string products_of(ScalarType input) {
-  return text("#include \"cuda/mma/products_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
+namespace {
+std::string include_of(const char* kind, ScalarType input) {
+  return text("#include \"cuda/mma/", kind, "_", input == ScalarType::f32 ? "f32" : "16", ".cuh\"\n");
 }
+}  // namespace
+std::string products_of(ScalarType input) { return include_of("products", input); }
+std::string tangents_of(ScalarType input) { return include_of("tangents", input); }
 
 }  // namespace onepass::sm80

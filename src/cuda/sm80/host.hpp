@@ -17,6 +17,8 @@ Extras extras_of(const AttentionFeatures& features, int copy_bytes);
 
 inline constexpr int kReserved = 1024;  // bytes of shared memory that each CTA takes for itself
 
-std::string products_of(ScalarType input);  // #include of their file
+// #include of their file.
+std::string products_of(ScalarType input);
+std::string tangents_of(ScalarType input);
 
 }  // namespace onepass::sm80

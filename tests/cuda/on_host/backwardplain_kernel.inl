@@ -1,4 +1,5 @@
-// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set.
+// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set, for the family
+// backwardjvp by backwardjvp_kernel.inl.
 #include "on_host/backwardplain_kernel.hpp"
 
 #include "on_host/intrinsics.hpp"
@@ -12,6 +13,8 @@
 #define attention_backward_plain_rows KERNEL_JOINED(attention_backward_plain_rows_, KERNEL_NAME)
 #define attention_backward_plain_keys KERNEL_JOINED(attention_backward_plain_keys_, KERNEL_NAME)
 #define attention_backward_plain_bias KERNEL_JOINED(attention_backward_plain_bias_, KERNEL_NAME)
+#define attention_backward_jvp_rows KERNEL_JOINED(attention_backward_jvp_rows_, KERNEL_NAME)
+#define attention_backward_jvp_keys KERNEL_JOINED(attention_backward_jvp_keys_, KERNEL_NAME)
 #define attention_backward_sums KERNEL_JOINED(attention_backward_sums_plain_, KERNEL_NAME)
 #include KERNEL_CONFIG
 #include "cuda/attention/backward/sums.cuh"
@@ -19,6 +22,10 @@
 #include "cuda/backward_plain/keys.cuh"
 #include "cuda/backward_plain/rows.cuh"
 #include "cuda/backward_plain/stats.cuh"
+#if defined(KERNEL_ON_TENSOR_CORES)
+#include "cuda/backward_jvp/keys.cuh"
+#include "cuda/backward_jvp/rows.cuh"
+#endif
 
 namespace warps {
 namespace {
@@ -56,7 +63,19 @@ const PlainBackwardKernel kernel = {
      [](const void* p, unsigned grid) {
        run_grid(grid, kThreads, kBytes, [&] { attention_backward_plain_bias(params_at(p)); });
      },
-     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }}};
+     [](const void* p, unsigned grid) { run_grid(grid, 32, 0, [&] { attention_backward_sums(params_at(p)); }); }},
+#if defined(KERNEL_ON_TENSOR_CORES)
+    &onepass::mma::config,
+    {[](const void* p, unsigned grid) {
+       run_grid(grid, onepass::mma::kThreads, onepass::cuda::backward_jvp::Pass<false>::kLayout.total,
+                [&] { attention_backward_jvp_rows(params_at(p)); });
+     },
+     [](const void* p, unsigned grid) {
+       run_grid(grid, onepass::mma::kThreads, onepass::cuda::backward_jvp::Pass<true>::kLayout.total,
+                [&] { attention_backward_jvp_keys(params_at(p)); });
+     }}
+#endif
+};
 [[maybe_unused]] const bool added = (plain_backward_kernels.push_back(&kernel), true);
 
 }  // namespace

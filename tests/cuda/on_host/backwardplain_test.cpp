@@ -1,11 +1,13 @@
-// Whole kernels of src/cuda/backward_plain without a GPU, judged as on one: by the float64 oracle, with poison around
-// everything.
+// Whole kernels of src/cuda/backward_plain and src/cuda/backward_jvp without a GPU, judged as on one: by the float64
+// oracle, with poison around everything.
 #include <string>
 #include <vector>
 
 #include "base/text.hpp"
+#include "cuda/backward_jvp/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "on_host/backwardplain_kernel.hpp"
+#include "on_host/shared_bytes.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "problem/roles.hpp"
 #include "support/cpu_kernels.hpp"
@@ -15,18 +17,27 @@ namespace onepass {
 namespace {
 
 namespace plain = cuda::backward_plain;
+namespace second = cuda::backward_jvp;
 
 class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBackwardKernel*> {
  protected:
   static Problem problem() { return parse_problem(GetParam()->problem); }
+  static bool on_tensor_cores() { return GetParam()->config != nullptr; }
+  // The library's plan; without tensor cores there is no config.
+  static second::Plan selected(const Problem& p) {
+    return on_tensor_cores() ? second::select_plan(p, shared_bytes(GetParam()->name)).value()
+                             : second::Plan{plain::select_plan(p).value(), {}};
+  }
 
-  // The outputs' bytes. Threads take turns forwards or backwards.
+  // The outputs' bytes. Threads take turns forwards or backwards, copies in the background are late or early.
   static std::string run(check::Inputs& inputs, bool backwards) {
     const Problem& p = inputs.problem;
-    const plain::Plan plan = plain::select_plan(p).value();
+    const second::Plan all = selected(p);
+    const plain::Plan& plan = all.plain;
     const plain::Places places = plain::places_of(p, plan);
     std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
-    PlainBackwardParams params = plain::decided_params(p, plan, 50 << 20);
+    PlainBackwardParams params =
+        on_tensor_cores() ? second::decided_params(p, all, 50 << 20) : plain::decided_params(p, plan, 50 << 20);
     plain::bind(params, p.op->tangents ? with_derivatives_as_gradients(inputs.tensors) : inputs.tensors,
                 workspace.data(), places);
     if (p.bool_mask) {
@@ -36,10 +47,14 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
       warps::pack(&mask.pack);
       params.mask = mask.bits;
     }
-    warps::backwards = backwards;
+    warps::backwards = warps::copies_are_early = backwards;
     inputs.poison_outputs();
-    for (const plain::Part part : plain::kParts)
+    for (const plain::Part part : plain::kParts) {
       GetParam()->run[static_cast<int>(part)](&params, static_cast<unsigned>(plain::blocks_of(part, params, plan)));
+      if (part != plain::Part::stats || !on_tensor_cores()) continue;
+      for (const bool keys : {false, true})
+        GetParam()->run_second[keys](&params, static_cast<unsigned>(second::blocks_of(keys, params, all)));
+    }
     std::string bytes;
     for (const RoleRow& row : kRoleTable) {
       if (!is_asked(p.gradients, row.role)) continue;
@@ -51,9 +66,12 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
 };
 
 TEST_P(EmulatedPlainBackward, IsTheLibrarys) {
-  const plain::Plan plan = plain::select_plan(problem()).value();
-  EXPECT_TRUE(*static_cast<const PlainBackwardFeatures*>(GetParam()->features) == plan.features);
-  EXPECT_TRUE(*static_cast<const BackwardShape*>(GetParam()->shape) == plan.shape);
+  const second::Plan plan = selected(problem());
+  EXPECT_TRUE(*static_cast<const PlainBackwardFeatures*>(GetParam()->features) == plan.plain.features);
+  EXPECT_TRUE(*static_cast<const BackwardShape*>(GetParam()->shape) == plan.plain.shape);
+  if (on_tensor_cores()) {
+    EXPECT_TRUE(*static_cast<const second::SecondConfig*>(GetParam()->config) == plan.config);
+  }
 }
 
 TEST_P(EmulatedPlainBackward, IsRight) {

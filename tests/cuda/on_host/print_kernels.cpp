@@ -9,6 +9,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/backward_jvp/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
@@ -55,6 +56,9 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
     return cuda::backward_plain::program_of(cuda::backward_plain::Part::rows, plan, "sm_90",
                                             cuda::mods_source(p, cuda::backward_plain::derivatives_of(plan)));
   }
+  if (family == "backwardjvp")  // likewise
+    return cuda::backward_jvp::program_of(false, cuda::backward_jvp::select_plan(p, shared_bytes(name)).value(),
+                                          "sm_90", cuda::mods_source(p, 2));
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();

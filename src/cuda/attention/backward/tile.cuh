@@ -34,22 +34,41 @@ DEV i32 sequence_of(const int* cu, i32 batch, i32 at) {
   }
   return lo;
 }
-// The rows of block `block` of a head; row = -1 if a packed batch has no such block.
+// The rows of block `block` of a head, in blocks of `rows`; row = -1 if a packed batch has no such block.
+template <i32 rows = kBlockQ>
 DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
   WorkTile x;
   x.head = head;
   if constexpr (features.packed) {
-    const i32 own = sequence_of<kBlockQ>(p.cu_q, p.batch, block);
+    const i32 own = sequence_of<rows>(p.cu_q, p.batch, block);
     x.batch = own;
     x.q_begin = p.cu_q[own], x.seq_q = p.cu_q[own + 1] - x.q_begin;
     x.k_begin = p.cu_k[own], x.seq_k = p.cu_k[own + 1] - x.k_begin;
   } else {
-    const i32 blocks = ceil_div(p.seq_q, kBlockQ);
+    const i32 blocks = ceil_div(p.seq_q, rows);
     x.map_batch = x.batch = block / blocks;
     x.seq_q = p.seq_q, x.seq_k = p.seq_k;
   }
-  x.row = (block - first_q_block(p, x.batch)) * kBlockQ;
+  x.row = (block - first_block<rows>(p.cu_q, p.seq_q, x.batch)) * rows;
   if (x.row >= x.seq_q) x.row = -1;
+  return x;
+}
+// The same of a head of K and V, in blocks of `keys`; key = -1 if there is no such block.
+template <i32 keys = kBlockK>
+DEV KeyTile keys_of_block(const BackwardParams& p, i32 head, i32 block) {
+  KeyTile x;
+  x.head = head;
+  x.seq_q = p.seq_q, x.seq_k = p.seq_k;
+  if constexpr (features.packed) {
+    const i32 own = sequence_of<keys>(p.cu_k, p.batch, block);
+    x.batch = own;
+    x.q_begin = p.cu_q[own], x.seq_q = p.heads == 0 ? 0 : p.cu_q[own + 1] - x.q_begin;
+    x.k_begin = p.cu_k[own], x.seq_k = p.cu_k[own + 1] - x.k_begin;
+  } else {
+    x.map_batch = x.batch = block / ceil_div(p.seq_k, keys);
+  }
+  x.key = (block - first_block<keys>(p.cu_k, p.seq_k, x.batch)) * keys;
+  if (x.key >= x.seq_k) x.key = -1;
   return x;
 }
 

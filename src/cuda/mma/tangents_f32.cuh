@@ -1,11 +1,9 @@
-// The products of the forward mode for fp32, three tf32 products for one (mma/products_f32.cuh): a number of K or V is
-// split once for two products. products_16.cuh says what a products file gives the kernel.
+// Products and their derivatives along tangents for fp32, three tf32 products for one (products_f32.cuh): a number of B
+// is split once for two products. tangents_16.cuh says what a tangents file gives the kernels.
 #pragma once
 #include "cuda/mma/products_f32.cuh"
 
-namespace onepass::cuda::jvp {
-
-using namespace mma;
+namespace onepass::mma {
 
 // big += hi hi, small += lo hi + hi lo.
 DEV void multiply_parts(float* big, float* small, const LeftParts& a, const Parts (&b)[2]) {
@@ -15,14 +13,14 @@ DEV void multiply_parts(float* big, float* small, const LeftParts& a, const Part
 }
 
 // Chains of at most eight products, which mma.sync truncates, are added up by fp32 additions.
-template <i32 depth, i32 pitch, i32 tiles, i32 N, class Rows>
-DEV void multiply_scores(float (&s)[tiles][N], float (&ds)[tiles][N], u32 k, u32 tk, const Rows& query,
-                         const Rows& moved) {
+template <i32 depth, i32 pitch, bool kMovesA = true, bool kMovesB = true, i32 tiles, i32 N, class Left>
+DEV void multiply_both(float (&s)[tiles][N], float (&ds)[tiles][N], u32 rows, u32 moved_rows, const Left& left,
+                       const Left& moved) {
   static_assert(tiles == 1);
   constexpr i32 kSteps = depth / 8, kChain = 4;
   constexpr bool kAllFour = depth <= 16;  // the product of both rests, too
   const u32 lane = opaque_thread() % 32, place = swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
-  const u32 query_rows = query.address(), moved_rows = moved.address();
+  const u32 left_rows = left.address(), moved_left = moved.address();
   clear(s);
   clear(ds);
 #pragma unroll 1
@@ -31,22 +29,28 @@ DEV void multiply_scores(float (&s)[tiles][N], float (&ds)[tiles][N], u32 k, u32
 #pragma unroll
     for (i32 step = first; step < first + kChain; ++step) {
       if (kSteps % kChain != 0 && step >= kSteps) break;
-      const auto a = query(query_rows, step), ta = moved(moved_rows, step);
+      const auto a = left(left_rows, step);
+      const auto ta = [&] {
+        if constexpr (kMovesA)
+          return moved(moved_left, step);
+        else
+          return a;
+      }();
 #pragma unroll
       for (i32 n = 0; n < N / 4; ++n) {
-        const u32 at = along(k + place, 2 * step) + 8 * n * pitch;
-        float y[2], ty[2];
+        const u32 at = along(rows + place, 2 * step) + 8 * n * pitch;
+        float y[2], ty[2] = {};
         load_pair(y, at);
-        load_pair(ty, at + (tk - k));
+        if constexpr (kMovesB) load_pair(ty, at + (moved_rows - rows));
         const Parts b[2] = {split(y[0]), split(y[1])}, tb[2] = {split(ty[0]), split(ty[1])};
         if constexpr (kAllFour) {
           mma_1688(small[0] + 4 * n, a.of[0].lo, b[0].lo, b[1].lo);
-          mma_1688(small[1] + 4 * n, ta.of[0].lo, b[0].lo, b[1].lo);
-          mma_1688(small[1] + 4 * n, a.of[0].lo, tb[0].lo, tb[1].lo);
+          if constexpr (kMovesA) mma_1688(small[1] + 4 * n, ta.of[0].lo, b[0].lo, b[1].lo);
+          if constexpr (kMovesB) mma_1688(small[1] + 4 * n, a.of[0].lo, tb[0].lo, tb[1].lo);
         }
         multiply_parts(big[0] + 4 * n, small[0] + 4 * n, a.of[0], b);
-        multiply_parts(big[1] + 4 * n, small[1] + 4 * n, ta.of[0], b);
-        multiply_parts(big[1] + 4 * n, small[1] + 4 * n, a.of[0], tb);
+        if constexpr (kMovesA) multiply_parts(big[1] + 4 * n, small[1] + 4 * n, ta.of[0], b);
+        if constexpr (kMovesB) multiply_parts(big[1] + 4 * n, small[1] + 4 * n, a.of[0], tb);
       }
     }
 #pragma unroll
@@ -55,8 +59,8 @@ DEV void multiply_scores(float (&s)[tiles][N], float (&ds)[tiles][N], u32 k, u32
 }
 
 template <i32 tokens, i32 pitch, i32 share, i32 tiles, i32 N>
-DEV void accumulate(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<tokens> (&p)[tiles],
-                    const Weights<tokens> (&x)[tiles], u32 v, u32 tv, u32 first_group) {
+DEV void accumulate_both(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<tokens> (&p)[tiles],
+                         const Weights<tokens> (&x)[tiles], u32 v, u32 tv, u32 first_group) {
   static_assert(tiles == 1 && tokens == 16);
   constexpr i32 kTogether = features.plain() ? 2 : 1;  // groups of columns, as registers allow
   const u32 lane = opaque_thread() % 32, row = lane % 4 * 2;
@@ -99,4 +103,4 @@ DEV void accumulate(float (&o)[tiles][N], float (&t)[tiles][N], const Weights<to
   }
 }
 
-}  // namespace onepass::cuda::jvp
+}  // namespace onepass::mma
