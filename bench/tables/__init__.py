@@ -10,7 +10,7 @@ import pathlib
 import re
 
 import bench
-from bench.studies import context_parallel, serving_transformers, vllm_speed
+from bench.studies import context_parallel, flex_speed, serving_transformers, vllm_speed
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -66,7 +66,8 @@ def frameworks(measured, *peers):
         shown = what.removeprefix("block: ").replace("host time: call", "host time of a call")
         ratios = ({"times_ours": seconds[peer] / ours} if ours and seconds[peer] else {} for peer in peers)
         lines.append([shown, three(1e3 * ours) if ours else "-", *map(times, ratios)])
-    names = {"torch": "PyTorch's choice", "cudnn": "cuDNN", **GPU_PEERS}
+    names = {"torch": "PyTorch's choice", "cudnn": "cuDNN", "flex": "FlexAttention", "option": "onepass, by option"}
+    names |= GPU_PEERS
     return markdown(["", "ms", *(names[peer] for peer in peers)], lines)
 
 
@@ -108,6 +109,8 @@ TABLES = {
     "h200-vllm": lambda: vllm_speed.table(rows_of("h200_vllm")).splitlines(),
     "h200-vllm-invariant": lambda: vllm_speed.table(rows_of("h200_vllm_invariant")).splitlines(),
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
+    "h200-flex": lambda: flex_speed.table(rows_of("h200_flex")).splitlines(),
+    "zen3-flex": lambda: flex_speed.table(rows_of("zen3_flex")).splitlines(),
     "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
     "xeon16-frameworks": lambda: frameworks(rows_of("xeon16_frameworks")["seconds"], "torch"),
     "xeon16-backward": cpu.xeon_backward,

@@ -55,8 +55,8 @@ def test_the_studies_are_listed():
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == studies.NAMES
     assert studies.NAMES == [
-        "cascade", "context_parallel", "fa1_claim", "fp8_errors", "fp8_model", "fp8_speed", "frameworks",
-        "gradient_errors", "jax_speed", "race", "serving_speed", "serving_transformers", "vllm_speed",
+        "cascade", "context_parallel", "fa1_claim", "flex_speed", "fp8_errors", "fp8_model", "fp8_speed",
+        "frameworks", "gradient_errors", "jax_speed", "race", "serving_speed", "serving_transformers", "vllm_speed",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout
@@ -84,6 +84,7 @@ def test_a_study_names_what_it_misses(name):
 RESULTS = {
     "cascade": "cascade",
     "fa1_claim": "fa1",
+    "flex_speed": "zen3_flex",
     "fp8_errors": "h200_fp8_errors",
     "fp8_model": "minilm_fp8",
     "fp8_speed": "h200_fp8",
