@@ -1,5 +1,5 @@
-// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set, for the family
-// backwardjvp by backwardjvp_kernel.inl.
+// Included by the files that print_kernels writes, with KERNEL_NAME, KERNEL_PROBLEM and KERNEL_CONFIG set; of the
+// family backwardjvp by backwardjvp_kernel.inl.
 #include "on_host/backwardplain_kernel.hpp"
 
 #include "on_host/intrinsics.hpp"
