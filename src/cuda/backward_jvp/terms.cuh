@@ -4,22 +4,10 @@
 #include "cuda/attention/softmax.cuh"
 #include "cuda/backward_jvp/stream.cuh"
 #include "cuda/device/barrier.cuh"
+#include "cuda/mma/tile_rows.cuh"
 #include "cuda/sm80/share.cuh"
 
 namespace onepass::cuda::backward_jvp {
-
-// This warp's rows of a held tile.
-template <i32 pitch>
-struct HeldRows {
-  using Fragments = LeftFragments<1, pitch>;
-  u32 tile;
-  DEV u32 address() const { return Fragments::address(tile); }
-  DEV Fragments operator()(u32 address, i32 k) const {
-    Fragments a;
-    a.load(address, k);
-    return a;
-  }
-};
 
 // S and dP of a block, and their derivatives along the tangents.
 template <i32 N>
@@ -29,7 +17,7 @@ struct BlockProducts {
 template <bool kKeys, i32 N>
 DEV void multiply_left(float (&s)[1][N], float (&moved)[1][N], u32 sm, u32 stage) {
   constexpr SecondLayout l = Pass<kKeys>::kLayout;
-  using Rows = HeldRows<l.pitch[kLeft]>;
+  using Rows = TileRows<LeftFragments<1, l.pitch[kLeft]>>;
   multiply_both<kQkDepth, l.pitch[kLeft]>(s, moved, stage + l.block[kLeft], stage + l.block[kLeftMoved],
                                           Rows{sm + l.held[kLeft]}, Rows{sm + l.held[kLeftMoved]});
 }
@@ -37,7 +25,7 @@ template <bool kKeys, i32 N>
 DEV void multiply_right(float (&dp)[1][N], float (&moved)[1][N], u32 sm, u32 stage) {
   using P = Pass<kKeys>;
   constexpr SecondLayout l = P::kLayout;
-  using Rows = HeldRows<l.pitch[kRight]>;
+  using Rows = TileRows<LeftFragments<1, l.pitch[kRight]>>;
   multiply_both<kOutN, l.pitch[kRight], P::kMovesHeld, P::kMovesStreamed>(
       dp, moved, stage + l.block[kRight], stage + l.block[kRightMoved], Rows{sm + l.held[kRight]},
       Rows{sm + l.held[kRightMoved]});

@@ -1,6 +1,7 @@
 // The products of a block, on those of the element type (mma/tangents_16.cuh, mma/tangents_f32.cuh).
 #pragma once
 #include "cuda/jvp/config.hpp"
+#include "cuda/mma/tile_rows.cuh"
 #include "cuda/sm80/share.cuh"
 
 namespace onepass::cuda::jvp {
@@ -11,17 +12,7 @@ constexpr JvpLayout kLayout = layout_of(jvp_features, config);
 constexpr i32 kBlockM = config.block_m(), kBlockN = config.block_n, kStages = config.stages;
 constexpr i32 kOutSums = sm80::own_sums(kOutN);  // of a warp, for each row tile
 
-// This warp's rows of Q, or of its tangent.
-struct QueryRows {
-  using Fragments = LeftFragments<kRowTiles, kLayout.q_pitch>;
-  u32 tile;
-  DEV u32 address() const { return Fragments::address(tile); }
-  DEV Fragments operator()(u32 address, i32 k) const {
-    Fragments a;
-    a.load(address, k);
-    return a;
-  }
-};
+using QueryRows = TileRows<LeftFragments<kRowTiles, kLayout.q_pitch>>;  // of Q, or of its tangent
 
 // k: where the block of K lies, its tangent's behind it.
 DEV void block_scores(float (&s)[kRowTiles][kBlockN / 2], float (&ds)[kRowTiles][kBlockN / 2], u32 sm, u32 k) {
