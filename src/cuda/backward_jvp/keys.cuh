@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mm
   const auto [key_head, tile] = Work::of(static_cast<i32>(blockIdx.x), p.heads_kv, p.key_tiles, p.key_group);
   const KeyTile k = keys_of_block<P::kHeld>(p, key_head, tile);
   if (!k.exists()) return;
-  copy_held<true>(sm, p, rows_of(k, k.head * p.heads_per_kv, 0), k.key);
+  copy_held<true>(sm, p, rows_of(k, 0, 0), k.head, k.key);
   const i32 own = k.key + static_cast<i32>(sm80::own_rows());
   float dk[1][kOwnSums<features.dim_qk>], dv[1][kOwnSums<features.dim_v>];
   clear(dk);

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mm
   const WorkTile x = rows_of_block<P::kHeld>(p, head, features.bounded_right ? p.row_tiles - 1 - tile : tile);
   if (!x.exists()) return;
   if (threadIdx.x == 0) store_bases<false>(sm, p, x);
-  copy_held<false>(sm, p, x, x.row);
+  copy_held<false>(sm, p, x, head, x.row);
   HeadScores scores{p};
   scores.open(x);
   const i32 own = x.row + static_cast<i32>(sm80::own_rows());

@@ -50,10 +50,10 @@ DEV Tensor tensor_of(const PlainBackwardParams& p, i32 kind) {
            : kind == kRight     ? Tensor{p.dout, p.dout_stride}
                                 : Tensor{p.tdout, p.tdout_stride};
 }
+// head: of the tensor.
 template <bool kOfKeys>
-DEV const char* tokens_of(const PlainBackwardParams& p, const WorkTile& x, i32 kind) {
-  return tensor_of<kOfKeys>(p, kind).at(x.map_batch, kOfKeys ? x.head / p.heads_per_kv : x.head,
-                                        kOfKeys ? x.k_begin : x.q_begin);
+DEV const char* tokens_of(const PlainBackwardParams& p, const WorkTile& x, i32 head, i32 kind) {
+  return tensor_of<kOfKeys>(p, kind).at(x.map_batch, head, kOfKeys ? x.k_begin : x.q_begin);
 }
 
 // f<kind>() for every kind that exists.
@@ -68,19 +68,20 @@ constexpr DEV i32 dim_of(i32 kind) { return kind < kRight ? features.dim_qk : fe
 
 // The held tile from token `first` on, in the copies' group in hand.
 template <bool kKeys>
-DEV void copy_held(u32 sm, const PlainBackwardParams& p, const WorkTile& x, i32 first) {
+DEV void copy_held(u32 sm, const PlainBackwardParams& p, const WorkTile& x, i32 head, i32 first) {
   using P = Pass<kKeys>;
   each_kind<P::kMovesHeld>([&]<i32 i>() {
     TileCopy<P::kHeld, dim_of(i), P::kLayout.pitch[i]>{0, tensor_of<kKeys>(p, i).stride[2], kKeys ? x.seq_k : x.seq_q}(
-        sm + P::kLayout.held[i], first, tokens_of<kKeys>(p, x, i));
+        sm + P::kLayout.held[i], first, tokens_of<kKeys>(p, x, head, i));
   });
 }
 // Where the streamed tensors begin: read when needed, they occupy no registers. By one thread.
 template <bool kKeys>
 DEV void store_bases(u32 sm, const PlainBackwardParams& p, const WorkTile& x) {
   using P = Pass<kKeys>;
+  const i32 head = kKeys ? x.head : x.head / p.heads_per_kv;
   each_kind<P::kMovesStreamed>(
-      [&]<i32 i>() { store_address(sm + P::kLayout.bases + 8 * i, tokens_of<!kKeys>(p, x, i)); });
+      [&]<i32 i>() { store_address(sm + P::kLayout.bases + 8 * i, tokens_of<!kKeys>(p, x, head, i)); });
 }
 // A block of streamed tokens from `first` on. Rows of queries bring their numbers, which the workspace holds for whole
 // blocks, garbage behind the last one.

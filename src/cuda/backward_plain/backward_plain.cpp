@@ -151,7 +151,7 @@ int shared_bytes_of(Part part, const BackwardShape& shape) {
 Places places_of(const Problem& p, const Plan& plan) {
   const int block = plan.shape.block_q;
   const auto rows = static_cast<std::size_t>(blocks_of_rows(p, block));
-  const auto keys = static_cast<std::size_t>(blocks_of_keys(p, block) * p.group());
+  const auto keys = static_cast<std::size_t>(blocks_of_keys(p, block)), group = static_cast<std::size_t>(p.group());
   Places w{};
   const auto place = [&](std::size_t& at, std::size_t bytes) {
     at = round_up(w.total, 128);
@@ -161,7 +161,8 @@ Places places_of(const Problem& p, const Plan& plan) {
   place(w.statistics, numbers);
   place(w.moved, numbers);
   place(w.sink_parts, p.gradients.dsinks ? rows * 4 : 0);
-  place(w.slope_parts, p.gradients.dalibi_slopes ? keys * static_cast<std::size_t>(plan.shape.key_warps) * 4 : 0);
+  const auto parts = static_cast<std::size_t>(plan.shape.key_warps);
+  place(w.slope_parts, p.gradients.dalibi_slopes ? keys * group * parts * 4 : 0);
   const auto marks = static_cast<std::size_t>(block / 16 * plan.features.mark_parts) * 4;
   place(w.row_marks, rows * marks);
   place(w.key_marks, keys * marks);
