@@ -78,9 +78,12 @@ def contenders(torch, flex, onepass, case, inputs, options):
         "flex": lambda: compiled(q, k, v, score, theirs),
     }
     if option and "cu_seqlens_q" in option:
-        found["option"] = lambda: onepass.attention(*(x[0].transpose(0, 1) for x in (q, k, v)), **option).transpose(
-            0, 1
-        )[None]
+
+        def packed():
+            tokens_first = (x[0].transpose(0, 1) for x in (q, k, v))
+            return onepass.attention(*tokens_first, **option).transpose(0, 1)[None]
+
+        found["option"] = packed
     elif option:
         found["option"] = lambda: onepass.attention(q, k, v, **option)
     return found

@@ -23,7 +23,7 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
  protected:
   static Problem problem() { return parse_problem(GetParam()->problem); }
   static bool on_tensor_cores() { return GetParam()->config != nullptr; }
-  // The library's plan; without tensor cores there is no config.
+  // The library's plan. Plain kernels alone have no SecondConfig.
   static second::Plan selected(const Problem& p) {
     return on_tensor_cores() ? second::select_plan(p, shared_bytes(GetParam()->name)).value()
                              : second::Plan{plain::select_plan(p).value(), {}};

@@ -53,7 +53,7 @@ DEV WorkTile rows_of_block(const BackwardParams& p, i32 head, i32 block) {
   if (x.row >= x.seq_q) x.row = -1;
   return x;
 }
-// The same of a head of K and V, in blocks of `keys`; key = -1 if there is no such block.
+// The keys of block `block` of a head of K and V, in blocks of `keys`; key = -1 if a packed batch has no such block.
 template <i32 keys = kBlockK>
 DEV KeyTile keys_of_block(const BackwardParams& p, i32 head, i32 block) {
   KeyTile x;
