@@ -9,6 +9,7 @@ import pathlib
 import re
 import sys
 
+import griffe
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -19,6 +20,16 @@ import pages
 THERE = pages.pages()
 SOURCE = {uri: path for path, uri in THERE.items()}
 STYLE = pathlib.Path(__file__).with_name("style.css")
+
+
+def in_order(finder, module, found=griffe.ModuleFinder.submodules):
+    """The files of a package by name. griffe takes them as the file system lists them, and loses a stub's overloads of
+    a function that is imported from a file that it reads later: torch.py from _torch_attention.py.
+    """
+    return sorted(found(finder, module), key=lambda file: (len(file[0]), file[1]))
+
+
+griffe.ModuleFinder.submodules = in_order
 
 
 def slug(title, separator):
