@@ -1,5 +1,6 @@
 // On a GPU: a plan captured into a CUDA graph on a stream of its own, replayed with new tensors, beside the CPU's
-// result. The driver is opened at run time, so this builds without a CUDA toolkit. Without a GPU it exits with 77.
+// result. The driver is opened at run time, so this builds without a CUDA toolkit. Without a GPU it says so and exits
+// with 77.
 #include <dlfcn.h>
 #include <onepass/onepass.hpp>
 
@@ -28,9 +29,9 @@ void* device_memory(std::size_t bytes) {
 
 int main() try {
   int devices = 0, device = 0;
-  if (driver == nullptr || reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"))(0) != 0) return 77;
-  cu("cuDeviceGetCount", &devices);
-  if (devices == 0) return 77;
+  const bool started = driver != nullptr && reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"))(0) == 0;
+  if (started) cu("cuDeviceGetCount", &devices);
+  if (devices == 0) return std::puts("this machine has no GPU, or no driver of CUDA"), 77;
   void *context = nullptr, *stream = nullptr, *graph = nullptr, *replay = nullptr;
   cu("cuDevicePrimaryCtxRetain", &context, device);  // the context in which onepass works
   cu("cuCtxSetCurrent", context);

@@ -18,8 +18,8 @@ from ._quantized import NAMES, Quantized, carried
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
     """``onepass.attention`` on tensors, with gradients by q, k, v, bias, alibi_slopes and sinks.
 
-    Works in autograd, torch.compile (fullgraph), torch.export, autocast, torch.func and CUDA graphs. Differentiable
-    once. A tensor whose last dimension's stride is not 1 is copied.
+    Works in autograd, torch.compile (fullgraph), torch.export, autocast, torch.func and CUDA graphs. Its gradients
+    are differentiable, too. A tensor whose last dimension's stride is not 1 is copied.
 
     Args:
       q, k, v, ...: as ``onepass.attention`` takes them.
