@@ -28,6 +28,7 @@ std::vector<const Implementation*> implementations() {
           &kMixedImplementation,
           &sm90::kForwardImplementation,
           &sm80::kForwardImplementation,
+          &decode::kFp8Implementation,
           &sm90::kBackwardImplementation,
           &sm80::kBackwardImplementation,
           &jvp::kImplementation,

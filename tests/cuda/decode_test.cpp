@@ -24,12 +24,16 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   const auto& [device, line] = GetParam();
   const Problem p = parse_problem(std::string(line) + " cuda");
   const bool hopper = std::string(device.arch) == kHopper.arch;
-  const decode::DecodeConfig config = decode::select_config(p, device.shared_bytes, hopper).value();
+  const auto few = decode::select_config(p, device.shared_bytes, hopper);
+  const decode::DecodeConfig config =
+      few ? *few : decode::select_config(p, device.shared_bytes, hopper, decode::Rows::any_fp8).value();
   const ForwardFeatures features = cuda::features_of(p);
   EXPECT_LE(decode::layout_of(features, config).total, device.shared_bytes);
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
   if (p.entropy && (p.dtype == DType::f32 || p.kv_dtype)) gate.spilled = 32;  // two loads a tile at most
+  // Prompts beside e4m3 keys, 32 of them at d128: up to four loads a block of rows or a tile.
+  if (!few && config.row_tiles == 2 && config.block_n == 32) gate.spilled = 32;
   // The number of blocks of rows, read again for each; of three warpgroups more, also between blocks, and a load a
   // tile.
   if (config.wgmma()) gate.spilled = config.warps == decode::kMaxPromptWarps ? 32 : 8;
@@ -75,9 +79,29 @@ INSTANTIATE_TEST_SUITE_P(
             "batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
         DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
+        DecodeCase{kAda, "fwd b1 h32/8 s4096x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right"},
+        DecodeCase{kA100, "fwd b1 h32/8 s4096 d128 fp8_e4m3 q_descale=bhn alibi v_mean=bhd"},
         DecodeCase{
             kBlackwell,
             "fwd b2 h4 s6x67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
+INSTANTIATE_TEST_SUITE_P(
+    MoreFp8, Decoding,
+    testing::Values(
+        DecodeCase{kA100,
+                   "fwd b1 h32/8 s4096x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right"},
+        DecodeCase{kAmpere, "fwd b1 h32/8 s512x8192 d64 fp16 kv_dtype=fp8_e4m3 causal_bottom_right"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s512x8192 d128 bf16 kv_dtype=fp8_e4m3 causal_bottom_right entropy"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s4096 d72 bf16 kv_dtype=fp8_e4m3 causal_bottom_right"},
+        DecodeCase{kAmpere,
+                   "fwd h32/8 d128 bf16 kv_dtype=fp8_e4m3 varlen=1,4000 seqused=900,8192 kv=paged:16 "
+                   "causal_bottom_right window=900:0 softcap=20 sinks"},
+        DecodeCase{kAda, "fwd b1 h32/8 s512x8192 d256 fp8_e4m3 softcap=20 causal_bottom_right"},
+        DecodeCase{kAda, "fwd b4 h32/8 s1x8192 d128 fp8_e4m3 kv=paged:16 seqused v_mean=bhd"},
+        DecodeCase{kA100, "fwd b1 h32/8 s4096 d128 fp8_e4m3 bias=bf16:1hqk mask=b1qk"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s4096 d64 fp8_e4m3 score_mod={score + 0.1f * k_index}"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s512 d128 fp8_e4m3 mask_mod={k_index / 512 % 4 == head % 4}"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s512x8192 d128 fp8_e4m3 tree=16 causal_bottom_right"},
+        DecodeCase{kBlackwell, "fwd b1 h32/8 s4096 d128 fp8_e4m3 q_descale=bhn k_descale=bhn v_descale=bhn"}));
 INSTANTIATE_TEST_SUITE_P(
     More, Decoding,
     testing::Values(
@@ -238,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DecodingTable, RefusesWhatItCannotReadOfAnFp8Cache) {
   const auto refusal = [](const char* line) { return decode::select_config(parse_problem(line), 232448).refusal(); };
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d60/59 fp16 kv_dtype=fp8_e4m3 cuda"),
-            "with an FP8 cache, rows of v must be 4-byte aligned (alignment is 1)");
+            "with fp8_e4m3 k and v, rows of v must be 4-byte aligned (alignment is 1)");
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 fp32 kv_dtype=fp8_e4m3 cuda"),
             "with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   EXPECT_EQ(refusal("fwd h8/2 s1x900 d64 bf16 kv_dtype=fp8_e4m3 v_mean=bhd cuda"), "does not support v_mean");

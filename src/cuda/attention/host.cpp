@@ -54,7 +54,7 @@ std::string why_elsewhere(const Problem& p, std::int64_t tiles) {
 
 std::string why_no_entropy(const Problem& p) {
   if (!p.entropy) return {};
-  if (p.dtype == DType::f8e4m3 || p.kv_dtype) return "does not support entropy with fp8_e4m3; cuda.plain does";
+  if (p.dtype == DType::f8e4m3 || p.kv_dtype) return "does not support entropy with fp8_e4m3; cuda.decode_fp8 does";
   return p.batch_invariant ? "does not support entropy with batch_invariant; cuda.decode does" : "";
 }
 

@@ -129,7 +129,7 @@ struct RowEnd {
   DEV RowFlag wrong() const { return right ? kNotFinite : kWrong; }
   // A column. Whether that is a result.
   DEV bool put_one(i32 column, float o) const {
-    const float x = value(o);
+    const float x = value(o, column);
     write_out(p, offset() + column, x);
     return lost || (right && is_finite(rounded(x)));
   }
@@ -139,7 +139,7 @@ struct RowEnd {
     constexpr u32 kBytes = bytes_of(forward_features.output);
     char* const at = static_cast<char*>(p.out) + (offset() + column) * static_cast<i64>(kBytes);
     if (reinterpret_cast<u64>(at) % (2 * kBytes) != 0) return put_one(column, a) & put_one(column + 1, b);
-    const float x = value(a), y = value(b);
+    const float x = value(a, column), y = value(b, column + 1);
     if constexpr (kBytes == 2)
       *reinterpret_cast<u32*>(at) = Format::pack(x, y);
     else
@@ -156,8 +156,14 @@ struct RowEnd {
   }
 
  private:
-  DEV float value(float o) const {
-    return (kChained ? o + 0.0f : o) * end.inv;  // a sum of states may be -0, a state alone is +0
+  DEV float value(float o, i32 column) const {
+    const float x = (kChained ? o + 0.0f : o) * end.inv;  // a sum of states may be -0, a state alone is +0
+    if constexpr (forward_features.v_mean) return end.share == 0.0f ? x : x + end.share * mean(column);
+    return x;
+  }
+  DEV float mean(i32 column) const {
+    return p.v_mean[group.batch * p.v_mean_stride[0] + row.head / p.heads_per_kv * p.v_mean_stride[1] +
+                    column * p.v_mean_stride[2]];
   }
   DEV i64 offset() const { return out_offset(p, group.work_tile(row.head), row.token); }
   static DEV float rounded(float x) {

@@ -141,7 +141,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
       }
     }
     store_sums(united_at(row), all);
-    if (segment.whole()) {
+    if (kWholeRows || segment.whole()) {
       RowEnd(p, g, row, all).put_lse();
     } else {
       float* const to = partials.sums(slot, row);
@@ -150,7 +150,7 @@ DEV void unite(u32 sm, const DecodeParams& p, const Line& line, const Segment& s
       if constexpr (forward_features.entropy) *partials.terms(slot, row) = all.terms;
     }
   }
-  if (segment.whole()) {
+  if (kWholeRows || segment.whole()) {
     add_teams(sm, rows, o, weight, join_team, [&](i32 row, i32 column, const float(&sums)[4]) {
       const RowEnd row_end(p, g, row, load_sums(united_at(row)));
       if (!row_end.put(column, sums)) flag(sm, row, row_end.wrong());

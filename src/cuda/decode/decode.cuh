@@ -101,7 +101,7 @@ DEV void take_segments(u32 sm, const DecodeParams& p, const Line& line, Segment 
     clear(o);
     all_sync();  // Q is here
     if constexpr (kFp8Keys) {
-      sort_query(sm);
+      sort_query(sm, [&](i32 row) { return query_factor(p, segment.group, row); });
       all_sync();
     }
     if constexpr (kSharesTiles)

@@ -63,11 +63,13 @@ struct DecodeLayout {
   int columns, sum_pitch;         // of O at a time; bytes of a row of them, with a shift against bank conflicts
   int q, rings, weights, sums, states, united, flags, segments, units, barriers, votes, terms, total;
 };
+// Bytes of an element of Q there: e4m3 becomes fp16.
+ONEPASS_HD constexpr int query_bytes(ScalarType input) { return input == ScalarType::e4m3 ? 2 : bytes_of(input); }
 ONEPASS_HD constexpr DecodeLayout layout_of(const ForwardFeatures& features, const DecodeConfig& c) {
   constexpr int kSumBytes = 16 << 10;
   const AttentionFeatures& f = features.attention;
   DecodeLayout l{};
-  l.q_pitch = round_up(f.dim_qk * bytes_of(f.input), 128);
+  l.q_pitch = round_up(f.dim_qk * query_bytes(f.input), 128);
   l.k_pitch = round_up(f.dim_qk * bytes_of(f.keys), 128);
   l.v_pitch = round_up(f.dim_v * bytes_of(f.keys), 128);
   l.slot_bytes = c.block_n * (l.k_pitch > l.v_pitch ? l.k_pitch : l.v_pitch);

@@ -11,16 +11,17 @@ using namespace mma;  // tiles in shared memory, copies into them and products o
 
 constexpr DecodeLayout kLayout = layout_of(forward_features, config);
 constexpr i32 kRows = config.rows, kBlockM = config.block_m(), kBlockN = config.block_n, kSlots = config.slots;
-constexpr bool kFp8Keys = features.keys == ScalarType::e4m3;
+constexpr bool kFp8Keys = features.keys == ScalarType::e4m3, kFp8Query = features.input == ScalarType::e4m3;
 constexpr i32 kKeyBytes = bytes_of(features.keys);
 using Product = ElementOf<kFp8Keys ? ScalarType::f16 : features.input>::Format;  // of what products are made
 constexpr bool kRowBlocks = false;                                               // a CTA has all rows of a K/V head
 constexpr i32 kWarps = config.warps;
 constexpr i32 kTeamThreads = 32 * config.team();
 constexpr bool kWgmma = config.wgmma(), kCopyWarps = config.copy_warps != 0;
-constexpr i32 kCopiers = config.copiers();      // threads that copy a tile
-constexpr bool kOneResult = config.piece != 0;  // a row has the same bits in every call
-constexpr bool kOwnBlocks = config.row_blocks;  // of rows, each with the keys that it sees
+constexpr i32 kCopiers = config.copiers();              // threads that copy a tile
+constexpr bool kOneResult = config.piece != 0;          // a row has the same bits in every call
+constexpr bool kOwnBlocks = config.row_blocks;          // of rows, each with the keys that it sees
+constexpr bool kWholeRows = kOwnBlocks && !kOneResult;  // a segment has all keys of its block
 constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1;
 constexpr i32 kStepTiles = kOwnBlocks ? kPieceTiles : 1;
 // With one result, a team's keys are runs of 64, and it takes every fourth run (every kShare-th) of a piece. Or a tile
@@ -37,7 +38,8 @@ static_assert(kRepairWarps <= kWarps);
 constexpr bool kLengthsVary = features.own_lengths() || kOwnBlocks;
 // Lengths of their own: beginning with a group and ending it take as long as reading 256 KB, or a block of many short
 // groups would be the last.
-constexpr i32 kGroupLead = kLengthsVary && config.piece == 0 ? (256 << 10) / (2 * kLayout.slot_bytes) : 0;
+constexpr i32 kGroupLead =
+    kLengthsVary && !kWholeRows && config.piece == 0 ? (256 << 10) / (2 * kLayout.slot_bytes) : 0;
 constexpr bool kUnified = config.unified;
 constexpr bool kStoredTrees = false;  // each tile of drafts walks along the ancestors
 constexpr bool kAlignedRows = config.copy_bytes == 16;
@@ -70,8 +72,9 @@ DEV u32 chunk_at(u32 row, u32 chunk, u32 pitch) {
   else
     return swizzled(row, chunk, pitch);
 }
-// The place of a chunk of Q, likewise.
+// The place of a chunk of Q, likewise. Sixteen columns of e4m3 are one, which becomes two (sort_query).
 DEV u32 query_chunk(u32 row, u32 chunk) {
+  if constexpr (kFp8Query) return swizzled(row, 2 * chunk, kLayout.q_pitch);
   if constexpr (kWgmma)
     return chunk / 8 * (kBlockM * kBlockBytes) + swizzled(row, chunk % 8, kBlockBytes);
   else

@@ -42,6 +42,12 @@ DEV void copy_query(u32 sm, const DecodeParams& p, const Group& g) {
   if constexpr (!now && !kWgmma) copies_commit();
 }
 
+// The scale of a row of Q.
+DEV float query_factor(const DecodeParams& p, const Group& g, i32 row) {
+  const PackedRow x = PackedRow::of(p, g, row);
+  return q_factor(p, g.batch, x.head, x.token);
+}
+
 // K and V of q's type, or of e4m3 with scales for every 128 keys.
 struct CacheKeys {
   float factor = 0.0f;       // of V's tiles in O; 0: there are none yet

@@ -1,6 +1,6 @@
-// Products of 16-bit rows with tiles of e4m3, whose numbers become fp16 in registers: two instructions for four of them
-// where there are such (8.9), which know NaN, and no multiplication where not (f16_of_e4m3). Rows of bf16 become fp16
-// with a power of 2 of their own (sort_query), so all products are fp16's.
+// Products of rows with tiles of e4m3, whose numbers become fp16 in registers: two instructions for four of them where
+// there are such (8.9), which know NaN, and no multiplication where not (f16_of_e4m3). Rows of bf16 become fp16 with a
+// power of 2 of their own, and rows of e4m3 as they are (sort_query), so all products are fp16's.
 //
 // ldmatrix hands a lane four neighbours of a row of K, n .. n + 3, of which the first two and the last two are the
 // halves of an operand's sixteen columns: Q's have to lie so (sort_query). Of V it hands two columns of two keys, whose
@@ -68,11 +68,20 @@ DEV void multiply_columns_e4m3(float (&o)[tiles][N], const Weights<tokens> (&w)[
   }
 }
 
+// Two e4m3 of a register, bytes 0 and 1 or 2 and 3, as fp16. NaN stays NaN.
+template <i32 half>
+DEV u32 exact_pair(u32 x) {
+  if constexpr (kE4m3HasNaN) return f16_of_e4m3<half>(x);
+  return F16::pack(E4m3::unpack(static_cast<unsigned char>(x >> 16 * half)),
+                   E4m3::unpack(static_cast<unsigned char>(x >> (16 * half + 8))));
+}
+
 // Rows of Q, in shared memory, as the products take them: of every sixteen columns 0, 1, 4, 5, 8 .. first, then 2, 3,
 // 6, 7 ..; bf16 as fp16 times the power of 2 that brings the row's largest number to 2^14, with its inverse in `units`.
-// What fp16 has no digits for then is 2^-39 of that number, and an fp32 sum knows 2^-24. Infinities and NaN stay. By
-// all threads, half a warp a row.
-DEV void sort_query(u32 sm) {
+// What fp16 has no digits for then is 2^-39 of that number, and an fp32 sum knows 2^-24. Infinities and NaN stay. The
+// unit of a row of e4m3 is its scale, factor(row). By all threads, half a warp a row.
+template <class Factor>
+DEV void sort_query(u32 sm, const Factor& factor) {
   constexpr i32 kGroups = kQkDepth / 16;
 #pragma unroll 1
   for (i32 at = opaque_thread(); at < kBlockM * 16; at += kThreads) {
@@ -80,6 +89,15 @@ DEV void sort_query(u32 sm) {
     const u32 first = sm + kLayout.q + swizzled(row, 2 * group, kLayout.q_pitch),
               second = sm + kLayout.q + swizzled(row, 2 * group + 1, kLayout.q_pitch);
     u32 x[8] = {};
+    if constexpr (kFp8Query) {
+      if (group < kGroups) {
+        load_four(first, x[0], x[1], x[2], x[3]);
+        store_four(first, exact_pair<0>(x[0]), exact_pair<0>(x[1]), exact_pair<0>(x[2]), exact_pair<0>(x[3]));
+        store_four(second, exact_pair<1>(x[0]), exact_pair<1>(x[1]), exact_pair<1>(x[2]), exact_pair<1>(x[3]));
+      }
+      if (group == 0) store_word(sm + kLayout.units + 4 * row, __float_as_int(factor(row)));
+      continue;
+    }
     if (group < kGroups) {
       load_four(first, x[0], x[1], x[2], x[3]);
       load_four(second, x[4], x[5], x[6], x[7]);

@@ -51,7 +51,7 @@ int heads_together(const Problem& p, int multiprocessors) {
 }
 
 bool may_be_even(const Problem& p, const Sharing& s) {
-  return s.piece == 0 && !lengths_vary(p) && groups_of(p, s) <= kMaxBlocks;
+  return s.piece == 0 && !s.own_blocks && !lengths_vary(p) && groups_of(p, s) <= kMaxBlocks;
 }
 
 Share share_of(const Problem& p, const Sharing& s, int multiprocessors) {

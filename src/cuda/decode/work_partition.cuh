@@ -10,7 +10,8 @@
 // merges. With pieces of kPieceSteps steps, a segment is one of them, and a block has those whose middles are in its
 // part. Where there are enough blocks for all pieces, each has one: a short piece then counts as a whole one.
 //
-// Blocks of rows with keys of their own (kOwnBlocks) are whole for a CTA, a step for each piece. They come in rounds of
+// Blocks of rows with keys of their own (kOwnBlocks) are whole for a CTA, a step for each piece, or without pieces one
+// segment. They come in rounds of
 // one for each CTA, every other round in reverse, and those of a sequence that see most keys first.
 //
 // The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
@@ -197,7 +198,7 @@ struct Line {
     g.batch = batch;
     g.row = (features.bounded_right ? row_blocks().of(batch) - 1 - at : at) * kRows;
     take_lengths(p, g);
-    return {g, 0, 1};
+    return {g, 0, kWholeRows ? g.steps : 1};
   }
   // The step of a group's piece whose block has the piece.
   static DEV i32 middle(const Group& g, i32 piece) {

@@ -99,18 +99,20 @@ Decision plan(const Request& request) {
 
   // On Hopper the prefill kernel computes beside the kernels that read the cache, on multiprocessors that they leave.
   Part rest{.least_rows = static_cast<int>(few.back().seq_q) + 1, .concurrent = true, .early = true};
+  const bool fp8 = request.problem->key_dtype() == DType::f8e4m3, fp8_q = request.problem->dtype == DType::f8e4m3;
+  if (fp8_q && sm90::plan_forward(request, {}))
+    return Decision::no("with fp8_e4m3 q, cuda.sm90 computes all sequences");
+  const auto decoding = fp8 ? decode::plan_fp8 : decode::plan;
+  const char* const decoding_name = fp8 ? "cuda.decode_fp8" : "cuda.decode";
   const char* name = "cuda.sm90";
   Decision prefill;
-  if (request.problem->batch_invariant) {  // the same kernel for all rows
+  if (!fp8_q && !request.problem->batch_invariant) prefill = sm90::plan_forward(request, rest);
+  if (!prefill) {
     rest.concurrent = rest.early = false;
-    name = "cuda.decode";
-    prefill = decode::plan(request, rest);
-    if (!prefill) return Decision::no(text("cuda.decode: ", prefill.refusal));
-  } else if (prefill = sm90::plan_forward(request, rest); !prefill) {
-    rest.concurrent = rest.early = false;
-    name = "cuda.sm80";
-    prefill = sm80::plan_forward(request, rest);
-    if (!prefill) return Decision::no(text("cuda.sm80: ", prefill.refusal));
+    const bool by_sm80 = !fp8 && !request.problem->batch_invariant;  // else the same kernel for all rows
+    name = by_sm80 ? "cuda.sm80" : decoding_name;
+    prefill = by_sm80 ? sm80::plan_forward(request, rest) : decoding(request, rest);
+    if (!prefill) return Decision::no(text(name, ": ", prefill.refusal));
   }
   std::vector<Launched> parts;
   Part part{.least_rows = 1, .concurrent = rest.concurrent};
@@ -119,9 +121,9 @@ Decision plan(const Request& request) {
     part.early = part.concurrent && p.seq_q != few.back().seq_q;  // the kernel of the most rows is launched first
     Request own = request;
     own.problem = std::make_shared<const Problem>(p);
-    Decision decode = decode::plan(own, part);
-    if (!decode) return Decision::no(text("cuda.decode: ", decode.refusal));
-    parts.push_back(part_of(std::move(decode), "cuda.decode", part));
+    Decision decode = decoding(own, part);
+    if (!decode) return Decision::no(text(decoding_name, ": ", decode.refusal));
+    parts.push_back(part_of(std::move(decode), decoding_name, part));
     part.least_rows = part.most_rows + 1;
   }
   parts.push_back(part_of(std::move(prefill), name, rest));

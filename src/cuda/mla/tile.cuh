@@ -14,7 +14,7 @@ constexpr i32 kRepairWarps = kWarps;
 constexpr i32 kPieceTiles = config.piece != 0 ? config.piece : 1, kStepTiles = kPieceTiles;
 constexpr i32 kGroupLead = 0;  // DecodeParams::lead is, which even parts do without
 constexpr bool kLengthsVary = features.own_lengths(), kOneSegment = false, kFp8Keys = false, kUnified = false,
-               kAlignedRows = true, kStoredTrees = true, kOwnBlocks = false;
+               kAlignedRows = true, kStoredTrees = true, kOwnBlocks = false, kWholeRows = false;
 DEV bool cut_evenly(const DecodeParams& p) { return p.splits != 0; }
 constexpr u32 kBlockBytes = kMlaBlockBytes, kQkBlocks = kMlaQk / 64, kHalfBlocks = kMlaV / 128;
 

@@ -19,6 +19,10 @@ DEV void move_chunk(u32 to, const char* from, i32 bytes) {
   } else if constexpr (kElementBytes == 4) {
 #pragma unroll
     for (i32 i = 0; i < 4; ++i) word[i] = 4 * i < bytes ? reinterpret_cast<const u32*>(from)[i] : 0;
+  } else if constexpr (kElementBytes == 1) {
+#pragma unroll
+    for (i32 i = 0; i < 16; ++i)
+      word[i / 4] |= i < bytes ? static_cast<u32>(static_cast<unsigned char>(from[i])) << i % 4 * 8 : 0;
   } else {
 #pragma unroll
     for (i32 i = 0; i < 8; i += 2) {

@@ -4,6 +4,7 @@
 
 namespace onepass {
 
-using Element = ElementOf<features.input>::Format;
+// As they are multiplied: e4m3 q becomes fp16 first.
+using Element = ElementOf<features.input == ScalarType::e4m3 ? ScalarType::f16 : features.input>::Format;
 
 }  // namespace onepass

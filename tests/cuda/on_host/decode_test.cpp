@@ -16,6 +16,7 @@
 #include "cuda/decode/decode.hpp"
 #include "expression/mask_bounds.hpp"
 #include "on_host/boxes.hpp"
+#include "on_host/decode_config.hpp"
 #include "on_host/decode_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "support/extremes.hpp"
@@ -47,7 +48,7 @@ class EmulatedDecoding : public testing::TestWithParam<const warps::DecodeKernel
     return output_bytes(inputs);
   }
   static decode::Sharing sharing_of(const Problem& p, const decode::DecodeConfig& c) {
-    return decode::sharing_of(p, c, decode::heads_together(p, kMultiprocessors));
+    return decode::sharing_of(p, c, c.row_blocks ? 1 : decode::heads_together(p, kMultiprocessors));
   }
   // Kernels of even parts get as many of each group as there would be blocks.
   static decode::Share share_of(const Problem& p, const decode::DecodeConfig& c, int blocks) {
@@ -108,11 +109,8 @@ TEST_P(EmulatedDecoding, IsTheLibrarys) {
   const Problem p = parse_problem(GetParam()->problem);
   const auto& features = *static_cast<const ForwardFeatures*>(GetParam()->features);
   const auto& config = *static_cast<const decode::DecodeConfig*>(GetParam()->config);
-  decode::DecodeConfig chosen = decode::select_config(p, kSharedBytes, config.copy_warps != 0).value();
+  const decode::DecodeConfig chosen = decode_config(p, GetParam()->name, kSharedBytes);
   EXPECT_TRUE(features == cuda::features_of(p));
-  if (std::string(GetParam()->name).find("wide") != std::string::npos)
-    chosen = decode::for_prompts(features, chosen, kSharedBytes, decode::kMaxPromptWarps).value();
-  chosen.even = config.even;
   EXPECT_TRUE(!config.even || decode::may_be_even(p, decode::sharing_of(p, config)));
   EXPECT_TRUE(config == chosen) << "the library takes another config by now";
   EXPECT_EQ(GetParam()->shared_bytes, decode::layout_of(features, chosen).total);
@@ -365,9 +363,10 @@ TEST_P(EmulatedDecoding, NaNAndInfinityReachOnlyTheRowsThatSeeThem) {
   const Problem p = parse_problem(GetParam()->problem);
   if (p.varlen || p.heads_q < 2) GTEST_SKIP() << "the places of the faults are those of two heads of one length";
   std::vector<test::Poke> faults(std::begin(test::kPokes), std::end(test::kPokes));
-  // e4m3 has no infinity, and its rows are computed again one by one.
-  if (!p.kv_dtype) faults.insert(faults.end(), std::begin(test::kManyPokes), std::end(test::kManyPokes));
-  if (!p.kv_dtype) faults.insert(faults.end(), std::begin(test::kValuePokes), std::end(test::kValuePokes));
+  if (p.key_dtype() != DType::f8e4m3) {  // which has no infinity, and whose rows are computed again one by one
+    faults.insert(faults.end(), std::begin(test::kManyPokes), std::end(test::kManyPokes));
+    faults.insert(faults.end(), std::begin(test::kValuePokes), std::end(test::kValuePokes));
+  }
   for (const auto& fault : faults) {
     check::Inputs inputs = check::make_inputs(p, 2);
     fault.poke(inputs);

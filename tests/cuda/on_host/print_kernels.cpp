@@ -22,6 +22,7 @@
 #include "cuda/sm90/backward/backward.hpp"
 #include "cuda/sm90/forward/forward.hpp"
 #include "cuda/softmax/softmax.hpp"
+#include "decode_config.hpp"
 #include "onepass/error.hpp"
 #include "problem/problem.hpp"
 #include "shared_bytes.hpp"
@@ -69,13 +70,8 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "plaingemm") return cuda::plain_gemm_program(cuda::select_plain_gemm(p).value(), "sm_90");
   if (family == "mod") return cuda::mod_program(p, "sm_90");
   if (family == "plain") return cuda::plain_program(cuda::select_plain(p).value(), "sm_90", cuda::mods_source(p));
-  if (family == "decode") {
-    decode::DecodeConfig c = decode::select_config(p, kSharedBytes, name.find("hopper") != name.npos).value();
-    c.even = name.starts_with("even_");
-    if (name.find("wide") != name.npos)  // as for many rows
-      c = decode::for_prompts(cuda::features_of(p), c, kSharedBytes, decode::kMaxPromptWarps).value();
-    return decode::program_of(cuda::features_of(p), c, "sm_90", decode::mods_of(p));
-  }
+  if (family == "decode")
+    return decode::program_of(cuda::features_of(p), decode_config(p, name, kSharedBytes), "sm_90", decode::mods_of(p));
   if (family == "sm80")
     return sm80::program_of(cuda::features_of(p), sm80::select_config(p, shared_bytes(name)).value(), "sm_90",
                             cuda::mods_source(p));
