@@ -61,7 +61,6 @@ def test_cuda_gets_the_backend_of_the_model(chosen):
         ("head_size not supported", dict(head_size=520)),
         ("kv_cache_dtype not supported", dict(kv_cache_dtype="fp8_e5m2")),
         ("compute capability not supported", dict(capability=(7, 5))),
-        ("an FP8 cache requires compute capability 9.0", dict(capability=(8, 9), kv_cache_dtype="fp8")),
         ("an FP8 cache requires a model in float16 or", dict(dtype=torch.float32, kv_cache_dtype="fp8")),
         ("partial multimodal token full attention not", dict(use_mm_prefix=True)),
         ("compute capability not supported", dict(mla=True, head_size=576, capability=(8, 0))),
