@@ -199,7 +199,7 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
   const bool fp8 = p.key_dtype() == DType::f8e4m3;
   if (fp8 && p.dtype == DType::f32) return refuse("with an FP8 cache, q must be fp16 or bf16 (got fp32)");
   for (const Role role : {Role::q, Role::k, Role::v}) {
-    if (fp8 && cuda::row_alignment(p, role) < 4)
+    if (fp8 && !any_fp8 && cuda::row_alignment(p, role) < 4)
       return refuse("with fp8_e4m3 k and v, rows of ", row_of(role).name, " must be 4-byte aligned (alignment is ",
                     cuda::row_alignment(p, role), ")");
   }

@@ -81,7 +81,7 @@ DEV void copy_tile(u32 to, const void* tensor, const long long (&stride)[3], con
     for (i32 c = 0; c < kChunks; c += kAcross) {
       const i32 chunk = c + across, bytes = kBytes == 16 * kChunks ? 16 : min(kBytes - chunk * 16, 16);
       if (kChunks % kAcross != 0 && chunk >= kChunks) break;
-      copy_chunk<kBytes % 16 == 0>(to + chunk_at(r, chunk, pitch), at + c * 16, real ? bytes : 0);
+      copy_chunk<kBytes % 16 == 0, kKeyBytes>(to + chunk_at(r, chunk, pitch), at + c * 16, real ? bytes : 0);
     }
   };
   if constexpr (kRare) {

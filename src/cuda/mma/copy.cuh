@@ -7,7 +7,7 @@
 namespace onepass::mma {
 
 // As copy_chunk, through registers.
-template <bool kWhole>
+template <bool kWhole, i32 kElement = kElementBytes>
 DEV void move_chunk(u32 to, const char* from, i32 bytes) {
   u32 word[4] = {};
   if constexpr (config.copy_bytes == 16 && kWhole) {
@@ -16,10 +16,10 @@ DEV void move_chunk(u32 to, const char* from, i32 bytes) {
 #pragma unroll
       for (i32 i = 0; i < 4; ++i) word[i] = x.word[i];
     }
-  } else if constexpr (kElementBytes == 4) {
+  } else if constexpr (kElement == 4) {
 #pragma unroll
     for (i32 i = 0; i < 4; ++i) word[i] = 4 * i < bytes ? reinterpret_cast<const u32*>(from)[i] : 0;
-  } else if constexpr (kElementBytes == 1) {
+  } else if constexpr (kElement == 1) {
 #pragma unroll
     for (i32 i = 0; i < 16; ++i)
       word[i / 4] |= i < bytes ? static_cast<u32>(static_cast<unsigned char>(from[i])) << i % 4 * 8 : 0;
@@ -34,9 +34,9 @@ DEV void move_chunk(u32 to, const char* from, i32 bytes) {
 }
 
 // One 16-byte chunk of shared memory from `bytes` bytes of global memory and zeros, in copies as large as alignment
-// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; copies of 2 pass through registers and
-// are there at once.
-template <bool kWhole>
+// allows; kWhole: bytes is 16 or at most 0. cp.async knows 4, 8 and 16 bytes; copies of 1 and 2 pass through registers,
+// element by element, and are there at once.
+template <bool kWhole, i32 kElement = kElementBytes>
 DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
   constexpr i32 kCopyBytes = config.copy_bytes;
   if constexpr (kCopyBytes >= 4) {
@@ -48,7 +48,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
         copy_async_part<kCopyBytes>(to + at, bytes > at ? from + at : from, min(max(bytes - at, 0), kCopyBytes));
     }
   } else {
-    move_chunk<kWhole>(to, from, bytes);
+    move_chunk<kWhole, kElement>(to, from, bytes);
   }
 }
 
