@@ -55,6 +55,7 @@ def check_versions(tree, version):
         "CITATION.cff": r"^version: *\"?([0-9.]+)",
         "packaging/conda/recipe.yaml": r"^  version: \"([^\"]+)\"",
         "packaging/vcpkg/ports/onepass/vcpkg.json": r'"version-semver": "([^"]+)"',
+        "packaging/debian/changelog": r"^onepass \(([^)]+)\)",
         "packaging/spack/packages/onepass/package.py": r'^    version\("([^"]+)"\)',
     }.items():
         found = re.search(pattern, (tree / name).read_text(), re.M)

@@ -14,6 +14,7 @@ FILES = {
     "CITATION.cff": "cff-version: 1.2.0\nversion: 1.2.3\n",
     "packaging/conda/recipe.yaml": 'context:\n  version: "1.2.3"\n',
     "packaging/vcpkg/ports/onepass/vcpkg.json": '{"version-semver": "1.2.3"}\n',
+    "packaging/debian/changelog": "onepass (1.2.3) unstable; urgency=medium\n",
     "packaging/spack/packages/onepass/package.py": 'class Onepass:\n    version("1.2.3")\n',
     "CHANGELOG.md": "# Changelog\n\n## Unreleased\n- later\n\n## 1.2.3\n### Added\n- this\n\n## 1.2.2\n- before\n",
     "dev": '#!/bin/sh\nmkdir -p dist && echo "$@" >dist/onepass-1.2.3${2:+-$2}.whl\n',
