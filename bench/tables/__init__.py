@@ -103,6 +103,7 @@ TABLES = {
     "context-parallel": lambda: context_parallel.table(rows_of("h200x2_context_parallel")).splitlines(),
     "context-parallel-h100": lambda: context_parallel.table(rows_of("h100x2_context_parallel")).splitlines(),
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
+    "h200-serving": lambda: gpu.serving(rows_of("h200_serving")["rows"]),
     "h200-invariant": gpu.invariant,
     "h100-serving-transformers": lambda: serving_transformers.table(rows_of("h100_serving_transformers")).splitlines(),
     "h200-serving-kernel": lambda: serving_transformers.table(rows_of("h200_serving_kernel")).splitlines(),

@@ -91,7 +91,7 @@ RESULTS = {
     "frameworks": "xeon16_frameworks",
     "gradient_errors": "h200_backward_errors",
     "jax_speed": "h200_jax",
-    "serving_speed": "h100_serving",
+    "serving_speed": "h200_serving",
     "serving_transformers": "zen3_serving_transformers",
     "vllm_speed": "h200_vllm",
 }
