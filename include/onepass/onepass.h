@@ -174,6 +174,9 @@ typedef struct onepass_options {
   /* fp32 of lse's shape. Out, of a forward: the entropy of each row's weights in nats, 0 where a row sees no key. A
    * sink counts as a key. In, of a backward: that entropy, and its gradient; both or neither. */
   const onepass_tensor *entropy, *dentropy;
+  /* 1: out is a part of a result that onepass_merge completes. An fp32 out of 16-bit inputs divides by the sum of the
+   * unrounded weights then, else by the sum of the rounded ones. Of a forward. */
+  int32_t partial;
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

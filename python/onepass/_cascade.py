@@ -81,8 +81,8 @@ def cascade(
     asked = _options.asks_for_max(return_max)
     parts = []
     for k, v, own in parts_of(q, levels, sinks, options):
-        partial = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), "float32", fill=0.0)
-        parts.append(attention(q, k, v, out=partial, return_lse=True, return_max=asked, **own))
+        part = _arrays.new(q, (*q.shape[:-1], v.shape[-1]), "float32", fill=0.0)
+        parts.append(attention(q, k, v, out=part, partial=True, return_lse=True, return_max=asked, **own))
     if out is None:
         out = _arrays.new(q, tuple(parts[0][0].shape), _arrays.result_dtype(q))
     outs, lses, *maxima = zip(*parts)

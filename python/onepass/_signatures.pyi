@@ -46,6 +46,7 @@ class AttentionOptions(BackwardOptions[_Array], Generic[_Array], total=False):
     page_table: _Array | None
     tree: _Array | None
     batch_invariant: bool
+    partial: bool
     q_descale: _Array | None
     k_descale: _Array | None
     v_descale: _Array | None

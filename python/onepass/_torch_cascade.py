@@ -23,7 +23,8 @@ def cascade(
 
     Args, Returns, Raises: as ``onepass.cascade``.
     """
-    words = {"out_dtype": torch.float32, "return_lse": True, "return_max": _options.asks_for_max(return_max)}
+    words = {"out_dtype": torch.float32, "partial": True, "return_lse": True}
+    words["return_max"] = _options.asks_for_max(return_max)
     parts = _cascade.parts_of(q, levels, sinks, options)
     outs, lses, *maxima = zip(*(attention(q, k, v, **words, **own) for k, v, own in parts))
     out, lse = merge(outs, lses)

@@ -34,6 +34,7 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   cuda::CodeGate gate{128 * (config.groups + 1), {"HGMMA", "UTMALDG"}};
   if (p.out_dtype != DType::f32) gate.instructions.push_back("UTMASTG");
   if (features.entropy) gate.spilled = 24;  // of the rows that are computed again
+  if (p.partial && config.groups == 3) gate.spilled = 24;  // around the loop over keys, in 1 % of a causal call's time
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, config)), gate), "");
 }
 
@@ -79,6 +80,9 @@ INSTANTIATE_TEST_SUITE_P(
         "fwd b1 h1 s4096 d96 bf16",
         "fwd h8/2 d64 bf16 varlen=128,512 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 tree=64 causal_bottom_right softcap=20 sinks window=100:0",
+        "fwd b1 h1 s16384 d128 bf16 causal_bottom_right out=fp32 partial sinks",
+        "fwd b1 h1 s4096 d128 fp16 out=fp32 partial row_max", "fwd b1 h1 s4096 d64 bf16 out=fp32 partial",
+        "fwd b1 h1 s4096 d64 bf16 bias=bf16:bhqk out=fp32 partial",
         "fwd b1 h1 s4096 d256 bf16 kv=paged:16 seqused tree=64 causal_bottom_right",
         "fwd b1 h1 s4096 d192 bf16 tree=64 causal_bottom_right",
         "fwd b1 h1 s4096 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused tree=64 causal_bottom_right",
@@ -97,6 +101,7 @@ TEST(Sm90Table, ThreeWarpgroupsAtD128AreForLongPlainProblems) {
   EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right sinks"), 3);
   EXPECT_EQ(groups("s4096 d128 bf16"), 3);
   EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right window=9000:0"), 3);
+  EXPECT_EQ(groups("s16384 d128 bf16 causal_bottom_right out=fp32 partial lse"), 3);
   for (const char* line : {"s1024 d128 bf16", "s4096 d128 bf16 causal_bottom_right", "s16384 d128 bf16 window=1024:0",
                            "s16384 d128 bf16 softcap=30", "s16384 d128 bf16 out=fp32", "d128 bf16 varlen=9000,9000"})
     EXPECT_EQ(groups(line), 2) << line;

@@ -82,7 +82,7 @@ TEST(Options, OfAnInitialisedCStructAreTheDefaults) {
 TEST(Options, EachHasItsFieldOfTheCStruct) {
   onepass_options o;
   ASSERT_EQ(onepass_options_init(&o, sizeof o), ONEPASS_OK);
-  o.has_scale = o.deterministic = o.batch_invariant = o.fast_accumulation = o.has_unified_max = 1;
+  o.has_scale = o.deterministic = o.batch_invariant = o.partial = o.fast_accumulation = o.has_unified_max = 1;
   o.scale = 2;
   o.softcap = 3;
   o.dropout_p = 0.25f;
@@ -113,6 +113,7 @@ TEST(Options, EachHasItsFieldOfTheCStruct) {
                           .max_seqlen_k = 9,
                           .deterministic = true,
                           .batch_invariant = true,
+                          .partial = true,
                           .accumulation = Accumulation::fast,
                           .unified_max = 10}));
   EXPECT_FALSE(std::ranges::any_of(kAttentionOptions, [&](const OptionRow& row) {

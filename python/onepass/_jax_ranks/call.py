@@ -39,7 +39,7 @@ class Call:
     group: int
     return_max: bool = False
 
-    def _operands(self, part: Any, side: Any, h: Any, q: Any, k: Any, v: Any) -> Any:
+    def _operands(self, part: Any, side: Any, h: Any, q: Any, k: Any, v: Any, **words: Any) -> Any:
         """(names, arrays, options) of the custom call."""
         buffers = {name.removeprefix("mod:"): x for name, x in side.items() if name.startswith("mod:")}
         options = Options(self.left, self.right, dict(self.words), self.deterministic, self.documents)
@@ -56,7 +56,7 @@ class Call:
             given["dropout_seed"] = side["dropout_seed"]
         given |= {name: self._factor(name, side[name], h) for name in FACTORS if name in side}
         q, k, v = _laid(part, q, k, v)
-        given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False}
+        given |= {"q": q, "k": k, "v": v, "layout": "bhsd", "deterministic": self.deterministic, "fp8": False} | words
         names, arrays = _jax_call.operands(given)
         return names, arrays, _jax_call.settings(given, names)
 
@@ -68,7 +68,7 @@ class Call:
 
     def forward(self, part: Any, side: Any, h: Any, given: Any, dtype: Any) -> Any:
         """(out, lse, row maxima) of a part; the last is None unless it is asked for. given: q, k, v."""
-        names, arrays, options = self._operands(part, side, h, *given)
+        names, arrays, options = self._operands(part, side, h, *given, partial=dtype == F32)
         call = _jax_call.Call(names, options, True, jnp.dtype(dtype).name, self.return_max)
         out, lse, most, _ = call.forward(arrays)
         if not part.cu_rows:

@@ -132,9 +132,12 @@ class Call(NamedTuple):
         return {**words, **side.of(part, h)}
 
     def forward(self, part: Any, side: Side, h: slice, given: Any, out: Any, most: Any) -> Any:
-        """Writes out, and returns the LSE. given: q, k, v. most: row maxima so far, which grow, or None."""
+        """Writes out, and returns the LSE. given: q, k, v. most: row maxima so far, which grow, or None.
+
+        An out of other bits than q's is merged with those of other parts.
+        """
         q, k, v, out = _laid(part, *given, out)
-        words = self._words(part, side, h, q)
+        words = self._words(part, side, h, q) | {"partial": out.dtype == F32}
         asked = most is not None
         _, lse, *found = onepass.attention(q, k, v, out=out, return_lse=True, return_max=asked, **words)
         if asked:

@@ -53,7 +53,7 @@ DEV void write_empty(const ForwardParams& p, const WorkTile& x, i32 first, i32 c
 }
 
 // An fp32 output shows the rounding of 16-bit weights; see LaneRows.
-constexpr bool kRoundedSums = forward_features.output == ScalarType::f32 && bytes_of(features.input) == 2;
+constexpr bool kRoundedSums = forward_features.rounded_sums;
 
 // A row whose 1 / l is NaN sees a score that is NaN or infinite: it is NaN in every column, no hidden key has a part in
 // that, and it is right. A hidden key may have a part where neighbours share a tanh, where a factor of e4m3 is NaN, and

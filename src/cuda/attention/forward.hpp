@@ -11,7 +11,8 @@ struct ForwardFeatures {
   bool sinks;
   bool v_mean;            // what was taken out of V is added to O
   bool row_max, entropy;  // of each row, are asked for
-  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean, row_max, entropy)
+  bool rounded_sums;      // O is divided by the sum of the rounded weights (Attention::partial)
+  ONEPASS_FIELDS(ForwardFeatures, attention, output, sinks, v_mean, row_max, entropy, rounded_sums)
 };
 
 // Sixteen rows from `row` on that are not finite and go through the fallback; `before`: the warp's previous entry or

@@ -114,7 +114,8 @@ ForwardFeatures features_of(const Problem& p) {
           .sinks = p.sinks,
           .v_mean = p.v_mean.has_value(),
           .row_max = p.want_row_max,
-          .entropy = p.entropy && !p.dentropy};  // of a backward they are inputs
+          .entropy = p.entropy && !p.dentropy,  // of a backward they are inputs
+          .rounded_sums = p.out_dtype == DType::f32 && size_of(p.dtype) == 2 && !p.partial};
 }
 
 std::string features_source(const ForwardFeatures& f) {

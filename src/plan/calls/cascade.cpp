@@ -119,7 +119,9 @@ class Cascade {
     t.q = packed ? q_ : one_sequence(q_);
     if (!packed) t.k = one_sequence(t.k), t.v = one_sequence(t.v);
     const std::int64_t dim_v = t.v.shape[static_cast<std::size_t>(std::max(t.v.rank - 1, 0))];
-    levels_.push_back({{kForward, std::move(t), {level.attention}}, level.implementation, dim_v});
+    Attention options = level.attention;
+    options.partial = true;
+    levels_.push_back({{kForward, std::move(t), {options}}, level.implementation, dim_v});
     merge_.tensors.outs.emplace_back(), merge_.tensors.lses.emplace_back();
   }
 

@@ -106,6 +106,9 @@ inline constexpr auto kAttentionOptions = [] {
        .forward = false},
       {ONEPASS_OPTION(batch_invariant), .word = "batch_invariant",
        .help = "Results of a sequence do not depend on the rest of the batch", .backward = false},
+      {ONEPASS_OPTION(partial), .word = "partial",
+       .help = "out is a part that merge completes: an fp32 out divides by the sum of unrounded weights",
+       .backward = false},
       {ONEPASS_OPTION(max_seqlen_q)},
       {ONEPASS_OPTION(max_seqlen_k)},
   });

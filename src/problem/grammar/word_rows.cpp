@@ -261,6 +261,7 @@ constexpr WordRow kRows[] = {
      [](const P& p) { return p.drafts != 0 ? "=" + number(p.drafts) : std::string(); }},
     {"slots", read_slots, slots_text},
     {"batch_invariant"},
+    {"partial"},
     flag_row<&P::v_in_k>("v_in_k"),
     {kOthers},
     {"layout", read_layout, [](const P&) { return std::string(); }},

@@ -28,21 +28,21 @@ enum class Work { plain, light, staged, any };
 // Features that need registers which a row may not have, alone or together.
 enum Crowding : unsigned {
   kNone = 0,
-  kFp32Out = 1,           // a second sum for each row
+  kRoundedSums = 1,       // a second sum for each row
   kPacked = 2,            // O's last rows leave by plain stores
   kMaskedTransforms = 4,  // masks beyond the band, and transforms
   kCappedBias = 8,
-  kFp32OutBias = 16,
+  kRoundedSumsBias = 16,
   kPackedTransforms = 32,
   kTree = 64,
 };
 unsigned register_pressure(const ForwardFeatures& features) {
   const AttentionFeatures& f = features.attention;
-  const bool fp32_out = features.output == ScalarType::f32, bias = f.bias != ScalarType::none;
+  const bool rounded = features.rounded_sums, bias = f.bias != ScalarType::none;
   const auto if_so = [](bool so, Crowding what) { return so ? what : kNone; };
-  return if_so(fp32_out, kFp32Out) | if_so(f.own_lengths(), kPacked) |
+  return if_so(rounded, kRoundedSums) | if_so(f.own_lengths(), kPacked) |
          if_so(f.masks() && f.transforms(), kMaskedTransforms) | if_so(bias && f.softcap, kCappedBias) |
-         if_so(fp32_out && bias, kFp32OutBias) | if_so(f.own_lengths() && f.transforms(), kPackedTransforms) |
+         if_so(rounded && bias, kRoundedSumsBias) | if_so(f.own_lengths() && f.transforms(), kPackedTransforms) |
          if_so(f.tree, kTree);
 }
 
@@ -66,9 +66,9 @@ struct TileConfig {
   bool early_softmax = true;   // but not with column groups: it spills (d64 causal: -2 %)
   int v_groups = 1;
 };
-constexpr unsigned kNotThree = kFp32Out | kPacked | kMaskedTransforms | kCappedBias | kTree;
+constexpr unsigned kNotThree = kRoundedSums | kPacked | kMaskedTransforms | kCappedBias | kTree;
 constexpr unsigned kNotFragments =
-    kPacked | kCappedBias | kFp32OutBias | kTree;  // Q as fragments takes 16 to 32 registers
+    kPacked | kCappedBias | kRoundedSumsBias | kTree;  // Q as fragments takes 16 to 32 registers
 constexpr TileConfig kConfigs[] = {
     // dims  queries reach bounded work without
     // groups n stages q | across tiles, turns, Q in registers | registers, heavy
