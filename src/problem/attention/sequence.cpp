@@ -80,8 +80,11 @@ Longest longest_of(const Problem& p, const Tensors& a) {
 }
 
 BandMask band_mask(const Problem& p, std::int64_t seq_q, std::int64_t seq_k) {
-  const std::int64_t right = p.band.causal ? 0 : p.band.right;
   const Align align = p.band.align;
+  // The last row sees the last key: where sequences have one row at most, nothing is right of it. Kernels of single
+  // tokens then have no mask. Those of drafts read the band.
+  const bool all = align == Align::bottom_right && p.seq_q <= 1 && p.drafts == 0;
+  const std::int64_t right = all ? -1 : p.band.causal ? 0 : p.band.right;
   const std::int64_t shift = align == Align::bottom_right ? seq_k - seq_q : align == Align::offset ? p.band.offset : 0;
   return {seq_q, seq_k, shift, p.band.left, right};
 }
