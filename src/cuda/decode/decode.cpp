@@ -124,10 +124,19 @@ int box_rows_of(const Problem& p) {
   return rows < 8 ? 0 : rows;
 }
 
-// Rows whose tiles have parts with sums of their own: those with one result, whatever their number, and 64 rows where
-// warps copy by TMA (32 drafts of 16 at 8k in 0.71 of the time; 32 rows in 0.99 to 1.4, head dim 64 in 1.1 to 1.2).
+// Single tokens whose tiles gain by parts: 0.87 to 0.98 of the time on an H200 within these bounds. Beyond them 1.02 for
+// 512k keys, 1.23 for one K/V head, 1.06 for 300 keys each; head dim 64 in 0.93 to 1.02.
+bool are_few_tokens(const Problem& p) {
+  constexpr std::int64_t kGroups = 8, kKeys = 512, kAllKeys = 384 << 10;
+  const std::int64_t groups = p.batch * p.heads_kv;
+  return p.seq_q == 1 && rows_of(p) <= 16 && groups >= kGroups && p.seq_k >= kKeys && groups * p.seq_k <= kAllKeys;
+}
+
+// Rows whose tiles have parts with sums of their own: those with one result, whatever their number. Where warps copy by
+// TMA also few single tokens, and 64 rows (32 drafts of 16 at 8k in 0.71 of the time; 32 rows in 0.99 to 1.4, head dim
+// 64 in 1.1 to 1.2).
 bool has_parts(const Problem& p, const AttentionFeatures& f, bool by_tma) {
-  const bool gains = by_tma && rows_of(p) > 32 && std::max(f.dim_qk, f.dim_v) > 64;
+  const bool gains = by_tma && std::max(f.dim_qk, f.dim_v) > 64 && (rows_of(p) > 32 || are_few_tokens(p));
   return (p.batch_invariant || gains) && !p.unified_max && !p.entropy && f.input != ScalarType::f32 &&
          f.keys != ScalarType::e4m3 && std::max(f.dim_qk, f.dim_v) <= 128 && !f.dropout && !f.score_mod &&
          !f.mask_mod && !f.bool_mask && f.bias == ScalarType::none;

@@ -318,7 +318,9 @@ TEST_P(EmulatedDecoding, LeavesOutTheSequencesOfAnotherKernel) {
   inputs.poison_outputs();
   const std::string poison = output_bytes(inputs), first = alone(few), second = alone(more);
   EXPECT_NE(first, poison);
-  EXPECT_NE(second, poison);
+  if (p.seq_q > 1) {
+    EXPECT_NE(second, poison);
+  }
   for (std::size_t i = 0; i < poison.size(); ++i)
     ASSERT_FALSE(first[i] != poison[i] && second[i] != poison[i]) << "both launches have written byte " << i;
   launch(inputs, inputs.problem, false, 3, 0, few);
