@@ -118,6 +118,8 @@ TEST(Sm90Fp8Refusals, AreSentences) {
             "exact accumulation over more than 512 keys requires dim_v up to 128 or a multiple of 32 (got 240); "
             "accumulation=fast supports it");
   EXPECT_EQ(why_not("fwd h2 s1024 d128 fp8_e4m3 dropout=0.1 cuda"), "with fp8_e4m3 q, does not support dropout");
+  EXPECT_EQ(why_not("fwd h2 s1024 d128 bf16 kv_dtype=fp8_e4m3 v_mean=bhd dropout=0.1 cuda"),
+            "does not support v_mean with dropout");
   EXPECT_EQ(why_not("fwd h2 s1024 d64 fp8_e4m3 v_mean=bh1 cuda"),
             "the last dimension of v_mean must have stride 1 (got 0)");
   EXPECT_EQ(why_not("fwd h2 s1024 d72 fp8_e4m3 cuda"),
