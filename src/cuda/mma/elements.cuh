@@ -4,7 +4,6 @@
 
 namespace onepass {
 
-// As they are multiplied: e4m3 q becomes fp16 first.
-using Element = ElementOf<features.input == ScalarType::e4m3 ? ScalarType::f16 : features.input>::Format;
+using Element = ElementOf<features.input>::Format;
 
 }  // namespace onepass

@@ -23,6 +23,9 @@ enum RowFlag : i32 {
 struct RepairRoom : fallback::LittleRoom {
   static constexpr i32 kPieces = 8;
 };
+// The type of their products. Rows with e4m3 keys are computed one by one, so a q of e4m3 has none.
+using RepairFormat = ElementOf<kFp8Query ? ScalarType::f16 : features.input>::Format;
+
 // Scores of fp32 take 32 trips to memory. A look at q and K, which says that no pair is hidden by its score, takes 4
 // for a block. Other types and wider heads have no registers for it.
 constexpr bool kLooksAtKeys =
@@ -132,7 +135,8 @@ struct Repair {
       }
       const u32 seen = fallback::shown(rows, first);
       if (!__any_sync(fallback::kAll, seen != 0)) continue;
-      sums.add<kAlignedRows, RepairRoom>(rows, k, v, first, seen, column, all || by_scores || has_wild_keys(first));
+      sums.add<kAlignedRows, RepairRoom, RepairedRows, RepairFormat>(rows, k, v, first, seen, column,
+                                                                     all || by_scores || has_wild_keys(first));
       store_word(own, static_cast<i32>(sums.flags));
     }
     all_sync();
