@@ -24,7 +24,7 @@ struct RepairRoom : fallback::LittleRoom {
   static constexpr i32 kPieces = 8;
 };
 // The type of their products. Rows with e4m3 keys are computed one by one, so a q of e4m3 has none.
-using RepairFormat = ElementOf<kFp8Query ? ScalarType::f16 : features.input>::Format;
+using RepairFormat = ElementOf<features.input == ScalarType::e4m3 ? ScalarType::f16 : features.input>::Format;
 
 // Scores of fp32 take 32 trips to memory. A look at q and K, which says that no pair is hidden by its score, takes 4
 // for a block. Other types and wider heads have no registers for it.
