@@ -10,9 +10,9 @@
 // merges. With pieces of kPieceSteps steps, a segment is one of them, and a block has those whose middles are in its
 // part. Where there are enough blocks for all pieces, each has one: a short piece then counts as a whole one.
 //
-// Blocks of rows with keys of their own (kOwnBlocks) are whole for a CTA, a step for each piece, or without pieces one
-// segment. They come in rounds of
-// one for each CTA, every other round in reverse, and those of a sequence that see most keys first.
+// Blocks of rows with keys of their own (kOwnBlocks) are whole for a CTA: a step for each piece, or without pieces one
+// segment. They come in rounds of one for each CTA, every other round in reverse, and those of a sequence that see most
+// keys first.
 //
 // The constants of a kernel stand before this text: decode_tile.cuh or tile.cuh.
 #pragma once

@@ -168,7 +168,7 @@ Selected<ForwardConfig> select_config(const Problem& p) {
   const AttentionFeatures& f = features.attention;
   const Work work = work_of(f, staged);
   const bool converts = p.kv_dtype.has_value();
-  if (p.v_mean && f.dropout) return refuse("does not support v_mean with dropout");  // of which O has no share
+  if (p.v_mean && f.dropout) return refuse("does not support v_mean with dropout");  // add_means adds it undropped
   if (p.v_mean && (p.layout.v_mean[2] != 1 || p.dim_v % 16 != 0))
     return refuse("v_mean needs unit stride and dim_v a multiple of 16 (dim_v ", p.dim_v, ", stride ",
                   p.layout.v_mean[2], ")");
