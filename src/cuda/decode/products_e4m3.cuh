@@ -78,8 +78,8 @@ DEV u32 exact_pair(u32 x) {
 
 // Rows of Q, in shared memory, as the products take them: of every sixteen columns 0, 1, 4, 5, 8 .. first, then 2, 3,
 // 6, 7 ..; bf16 as fp16 times the power of 2 that brings the row's largest number to 2^14, with its inverse in `units`.
-// fp16 then loses 2^-39 of that number, where an fp32 sum loses 2^-24. Infinities and NaN stay. The unit of a row of e4m3
-// is its scale, factor(row). All threads work on it, half a warp on a row.
+// fp16 then loses 2^-39 of that number, where an fp32 sum loses 2^-24. Infinities and NaN stay. The unit of a row of
+// e4m3 is its scale, factor(row). All threads work on it, half a warp on a row.
 template <class Factor>
 DEV void sort_query(u32 sm, const Factor& factor) {
   constexpr i32 kGroups = kQkDepth / 16;
