@@ -68,8 +68,9 @@ struct Attention {
   // The results of a sequence do not depend on what else is in the batch: keys are cut at multiples of a fixed number.
   bool batch_invariant = false;
   // out is a part of a result that merge() completes. An fp32 out of 16-bit inputs then divides by the sum of the
-  // weights before they are rounded, as a 16-bit out does; else by the sum of the rounded ones, so that the value of a row that
-  // sees one key is exact. Long forwards are faster with it on Hopper. Without such an out it changes nothing.
+  // weights before they are rounded, as a 16-bit out does. Else it divides by the sum of the rounded ones, so that the
+  // value of a row that sees one key is exact. Long forwards are faster with it on Hopper. Without such an out it
+  // changes nothing.
   bool partial = false;
   Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
 

@@ -124,8 +124,8 @@ int box_rows_of(const Problem& p) {
   return rows < 8 ? 0 : rows;
 }
 
-// Single tokens whose tiles gain by parts: 0.87 to 0.98 of the time on an H200 within these bounds. Beyond them 1.02 for
-// 512k keys, 1.23 for one K/V head, 1.06 for 300 keys each; head dim 64 in 0.93 to 1.02.
+// Single tokens whose tiles gain by parts: 0.87 to 0.98 of the time on an H200 within these bounds. Beyond them 1.02
+// for 512k keys, 1.23 for one K/V head, 1.06 for 300 keys each; head dim 64 in 0.93 to 1.02.
 bool are_few_tokens(const Problem& p) {
   constexpr std::int64_t kGroups = 8, kKeys = 512, kAllKeys = 384 << 10;
   const std::int64_t groups = p.batch * p.heads_kv;
