@@ -33,7 +33,7 @@ TEST_P(Sm90Forward, CompilesToTheCodeThatWasMeant) {
   EXPECT_LE(sm90::layout_of(features, config).total, 232448);  // shared memory of a Hopper block
   cuda::CodeGate gate{128 * (config.groups + 1), {"HGMMA", "UTMALDG"}};
   if (p.out_dtype != DType::f32) gate.instructions.push_back("UTMASTG");
-  if (features.entropy) gate.spilled = 24;  // of the rows that are computed again
+  if (features.entropy) gate.spilled = 24;                 // of the rows that are computed again
   if (p.partial && config.groups == 3) gate.spilled = 24;  // around the loop over keys, in 1 % of a causal call's time
   EXPECT_EQ(cuda::wrong_code(cuda::compile(sm90::program_of(features, config)), gate), "");
 }
