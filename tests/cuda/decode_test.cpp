@@ -311,6 +311,19 @@ TEST(DecodingTable, EveryHeadDimFitsTheDevices) {
   }
 }
 
+// A long batch has 262144 blocks of 64 rows, with up to 4096 tiles each.
+TEST(DecodingTable, CountsABlockOfRowsOnceAndNotItsTiles) {
+  const auto select = [](const char* line) {
+    return decode::select_config(parse_problem(line), kAda.shared_bytes, false, decode::Rows::any_fp8);
+  };
+  const auto config = select("fwd b4 h32/8 s131072 d128 fp8_e4m3 alibi cuda");
+  ASSERT_TRUE(config) << config.refusal();
+  EXPECT_EQ(config->rows, 64);
+  EXPECT_EQ(config->block_n, 32);
+  EXPECT_NE(select("fwd b1 h2/1 s400000000x64 d16 fp8_e4m3 cuda").refusal().find("rows per K/V head are 800000000"),
+            std::string::npos);
+}
+
 TEST(DecodingTable, RefusesWithASentence) {
   const auto refusal = [](const std::string& line, int shared_bytes) {
     return decode::select_config(parse_problem(line + " cuda"), shared_bytes).refusal();

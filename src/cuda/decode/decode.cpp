@@ -319,11 +319,16 @@ Selected<DecodeConfig> select_config(const Problem& p, int shared_bytes, bool ho
   if (!fits())
     return refuse("two tiles of K and V per warp at head dims ", p.dim_qk, "/", p.dim_v, " do not fit ", shared_bytes,
                   " bytes of shared memory");
+  const std::int64_t groups = groups_of(p, sharing_of(p, c));
+  if (row_blocks) {  // each is one step of the line, whatever the number of its tiles
+    if (std::max(rows_of(p), groups) > cuda::kMaxPosition)
+      return refuse(groups, " blocks of rows are too many for 32-bit indices (rows per K/V head are ", rows_of(p), ")");
+    return c;
+  }
   const int piece = std::max(1, c.piece);
   const std::int64_t tiles = round_up(std::max<std::int64_t>(1, tiles_of(p, c.block_n, piece)), piece);
-  if (groups_of(p, sharing_of(p, c)) > cuda::kMaxPosition / tiles)
-    return refuse(groups_of(p, sharing_of(p, c)), " K/V heads have too many tiles of ", c.block_n,
-                  " keys for 32-bit indices");
+  if (groups > cuda::kMaxPosition / tiles)
+    return refuse(groups, " K/V heads have too many tiles of ", c.block_n, " keys for 32-bit indices");
   return c;
 }
 
