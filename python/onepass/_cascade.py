@@ -8,7 +8,7 @@ from . import _arrays, _options
 from . import _numpy as np
 from ._devices import is_cupy, is_torch
 
-_OF_THE_CALL = ("sinks", "out", "out_dtype", "return_lse", "return_max", "q")  # of all levels together
+_OF_THE_CALL = ("sinks", "out", "out_dtype", "partial", "return_lse", "return_max", "q")  # of all levels together
 
 
 def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: Mapping[str, Any]) -> list[Any]:
@@ -17,6 +17,8 @@ def parts_of(q: Any, levels: Iterable[Mapping[str, Any]], sinks: Any, options: M
     shape = tuple(q.shape)
     if len(shape) != 3:
         raise ValueError(f"q must be packed, [total, heads, dim] (got {list(shape)})")
+    if "partial" in options:
+        raise TypeError("cascade does not accept 'partial', which its levels always are")
     levels = list(levels)
     if not levels:
         raise ValueError("levels must hold at least one level (got none)")

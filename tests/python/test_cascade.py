@@ -117,6 +117,14 @@ def test_row_maxima_are_of_all_levels():
     assert out.shape == (0, HEADS, DIM) and (most == -np.inf).all()
 
 
+def test_partial_is_cascades_own():
+    level = {"k": numbers(4, HEADS_KV, DIM), "v": numbers(4, HEADS_KV, DIM)}
+    with pytest.raises(TypeError, match="cascade does not accept 'partial', which its levels always are"):
+        onepass.cascade(numbers(3, HEADS, DIM), [level], partial=True)
+    with pytest.raises(TypeError, match=r"levels\[0\] must not have 'partial', which is cascade's own"):
+        onepass.cascade(numbers(3, HEADS, DIM), [level | {"partial": False}])
+
+
 def test_rows_must_be_packed():
     with pytest.raises(ValueError, match=r"q must be packed, \[total, heads, dim\] \(got \[1, 4, 3, 32\]\)"):
         onepass.cascade(numbers(1, HEADS, 3, DIM), [{"k": numbers(4, 2, 32), "v": numbers(4, 2, 32)}])
