@@ -199,7 +199,7 @@ void attend(const Job& job, const Part& part, const Keys& keys, const RowResults
   PartCall call(job, part, keys);
   call.tensors.out = rows_of(into.out, part.rows), call.tensors.lse = rows_of(into.lse, part.rows);
   call.tensors.row_max = rows_of(into.row_max, part.rows);
-  call.options.partial = into.out.dtype == DType::f32;  // beside 16 bits: other parts join it
+  call.options.partial |= into.partial;
   call.pack(job, part);
   attention(call.tensors, call.options, job.launch);
 }

@@ -250,7 +250,7 @@ void ring_forward(const Job& job) {
     circle.begin();  // the next shard comes while this one is computed
     for (const Part& part : circle.parts()) {
       const auto [out, lse] = states.place(part.rows);
-      attend(job, part, *circle.keys(), {out, lse, maxima.place()});
+      attend(job, part, *circle.keys(), {out, lse, maxima.place(), true});
       maxima.take(part.rows);
     }
   } while (circle.next());
