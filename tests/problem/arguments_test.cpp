@@ -305,6 +305,24 @@ TEST(Sequences, BandsPerSequence) {
   EXPECT_EQ(band_mask(parse_problem("b1 h1 s3x7 d8 aligned_offset=9 window=1:2"), 2, 5).shift, 9);
 }
 
+// The keys that a single row sees are those of its band, which has no right side where it ends with the last key.
+TEST(Sequences, BandsOfSingleRowsHideNothingOnTheRight) {
+  for (const char* words : {"causal_bottom_right", "causal_bottom_right window=4:0", "window=4:2", "window=-1:0"}) {
+    const Problem p = parse_problem(std::string("b1 h1 s1x7 d8 ") + words);
+    for (std::int64_t keys = 0; keys <= 7; ++keys) {
+      const BandMask m = band_mask(p, 1, keys);
+      const BandMask asked{1, keys, keys - 1, p.band.left, p.band.causal ? 0 : p.band.right};
+      EXPECT_EQ(m.right, -1) << words;
+      for (std::int64_t key = 0; key < keys; ++key)
+        EXPECT_EQ(m.visible(0, key), asked.visible(0, key)) << words << ", key " << key << " of " << keys;
+    }
+  }
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s1x7 d8 causal_top_left"), 1, 7).right, 0);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s1x7 d8 causal_offset=3"), 1, 7).right, 0);
+  EXPECT_EQ(band_mask(parse_problem("b1 h1 s1x7 d8 tree=4 causal_bottom_right"), 1, 7).right, 0);
+  EXPECT_EQ(band_mask(parse_problem("h1 d8 varlen=1,2/7,7 causal_bottom_right"), 1, 7).right, 0);
+}
+
 // q, k, v and out in the four slots of one buffer, and lse behind them: ordinary use.
 TEST(Tensors, SlotsOfOneBufferAreAccepted) {
   constexpr std::int64_t b = 2, s = 5, h = 4, d = 8;
