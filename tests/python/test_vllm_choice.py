@@ -51,6 +51,7 @@ def test_cuda_gets_the_backend_of_the_model(chosen):
     assert chosen() == "onepass.vllm.backend.DenseBackend"
     assert chosen((8, 0), has_sink=True, has_sliding_window=True) == "onepass.vllm.backend.DenseBackend"
     assert chosen(kv_cache_dtype="fp8") == "onepass.vllm.backend.DenseBackend"
+    assert chosen((8, 0), kv_cache_dtype="fp8") == "onepass.vllm.backend.DenseBackend"
     assert chosen(use_batch_invariant=True) == "onepass.vllm.backend.DenseBackend"
     assert chosen(mla=True, head_size=576) == "onepass.vllm.mla.MlaBackend"
 
