@@ -90,7 +90,7 @@ FORWARD = BOTH | {
     "fast": lambda: (fp8()[0], dict(accumulation="fast", v_mean=torch.randn(2, 2, 16))),
     "invariant": lambda: (qkv(), dict(batch_invariant=True)),
     "unified": lambda: (qkv(rows=1), dict(unified_max=0.5)),
-    "partial": lambda: (qkv(dtype=torch.float16), dict(out_dtype=torch.float32, return_max=True)),
+    "partial": lambda: (qkv(dtype=torch.float16), dict(out_dtype=torch.float32, partial=True, return_max=True)),
     "out alone": lambda: (qkv(), dict(return_lse=False)),
     "packed maxima": lambda: (packed()[0], packed()[1] | dict(return_max=True)),
     "by name": lambda: (qkv(), dict(implementation="reference")),
