@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/driver/api.hpp"
+#include "cuda/host/pretended.hpp"
 #include "cuda/mla/mla.hpp"
+#include "cuda/target.hpp"
+#include "problem/implementation.hpp"
 #include "problem/problem.hpp"
 #include "sm80_cases.hpp"
 
@@ -322,6 +326,18 @@ TEST(DecodingTable, CountsABlockOfRowsOnceAndNotItsTiles) {
   EXPECT_EQ(config->block_n, 32);
   EXPECT_NE(select("fwd b1 h2/1 s400000000x64 d16 fp8_e4m3 cuda").refusal().find("rows per K/V head are 800000000"),
             std::string::npos);
+}
+
+// Tensors of no query heads have no element to read: slopes, scales of q.
+TEST(DecodingTable, CallsWithoutQueryHeadsLaunchNothing) {
+  const cuda::PretendedDevice pretended(cuda::typical_device("sm_90"));
+  for (const auto& [row, line] : {std::pair{&decode::kImplementation, "b2 h0/1 s1x5 d64 bf16 alibi lse cuda"},
+                                  {&decode::kFp8Implementation, "b2 h0/1 s5 d64 fp8_e4m3 q_descale=bhn lse cuda"},
+                                  {&decode::kMlaImplementation, "b2 h0/1 s1x5 d576/512 bf16 v_in_k lse cuda"}}) {
+    const Decision decision = decide(*row, parse_problem(line));
+    ASSERT_TRUE(decision) << line << ": " << decision.refusal;
+    EXPECT_EQ(decision.state->workspace_bytes, 0u) << line;
+  }
 }
 
 TEST(DecodingTable, RefusesWithASentence) {

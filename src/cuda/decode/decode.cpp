@@ -59,7 +59,7 @@ class State final : public cuda::KernelState {
         early_(part.early),
         maps_(key_maps(*problem, config)),
         decided_(decided_params(*problem, config, sharing_, share_, part)) {
-    idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
+    idle_ = groups_of(*problem, sharing_) == 0 || rows_of(*problem) == 0;  // without query heads, too
     workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
     const ForwardFeatures features = cuda::features_of(*problem);
     const auto values = [&](bool even) {

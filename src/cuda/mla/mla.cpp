@@ -38,7 +38,7 @@ class State final : public cuda::KernelState {
         map_(mla_map(*problem, config)),
         merge_grid_(merge_grid(*problem, config)),
         decided_(decided_params(*problem, config, share_)) {
-    idle_ = groups_of(*problem, sharing_) == 0 || problem->seq_q == 0;
+    idle_ = groups_of(*problem, sharing_) == 0 || rows_of(*problem) == 0;
     workspace_bytes = idle_ ? 0 : workspace_bytes_of(*problem, sharing_, share_.blocks);
     const ForwardFeatures features = cuda::features_of(*problem);
     attention_ = kernels_.add(std::pair{features, config}, mla_layout(features.attention.tree).total,
