@@ -51,8 +51,8 @@ def attention(q, k, v, **options):
     """``onepass.attention`` of JAX arrays, traced or not.
 
     Differentiable by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward mode
-    (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). On the CPU it is so twice, but for forward mode over itself. FP8
-    attention and attention to a cache have no derivative.
+    (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). It is so twice, but for forward mode over itself. FP8 attention
+    and attention to a cache have no derivative.
     Under vmap the mapped axis joins the batch where that says the same, and is looped over where it does not: packed
     and paged sequences, dropout, expressions, sinks that are mapped or differentiated.
 
