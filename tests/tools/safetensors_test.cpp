@@ -26,7 +26,7 @@ TEST(Safetensors, ReadsAFile) {
   EXPECT_EQ(std::memcmp(s.read("mask").data(), &kSix[4], 4), 0);
   EXPECT_EQ(sentence_of([&] { s.read("k"); }), "x: it has no tensor 'k'; it has ids, mask, q");
   EXPECT_EQ(sentence_of([&] { s.read("ids"); }),
-            "x: tensor 'ids' must be F32, F16, BF16, F8_E4M3, BOOL or I32 (got U8)");
+            "x: tensor 'ids' must be F32, F16, BF16, F8_E4M3, BOOL, I32 or I64 (got U8)");
 }
 
 TEST(Safetensors, ReadsEveryDtype) {

@@ -115,7 +115,7 @@ Array Safetensors::read(const std::string& name) const {
   const TypeRow* row = type_named(e.dtype);
   if (!row->dtype) {
     throw Error(ErrorCode::bad_dtype, text(source_.name(), ": tensor '", name,
-                                           "' must be F32, F16, BF16, F8_E4M3, BOOL or I32 (got ", e.dtype, ")"));
+                                           "' must be F32, F16, BF16, F8_E4M3, BOOL, I32 or I64 (got ", e.dtype, ")"));
   }
   Array array(name, *row->dtype, e.shape);
   source_.read(data_ + e.begin, {array.data(), array.bytes()});
