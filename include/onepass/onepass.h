@@ -235,7 +235,7 @@ ONEPASS_API onepass_code onepass_cascade_with_max(const onepass_tensor* q, size_
 
 /* ------------------------------------------------------------------------------------------------- writing a cache */
 /* onepass_append_init fills in the defaults; tensors that stay NULL are absent. k_new, v_new, k, v, q and q_out are all
- * fp32, all fp16 or all bf16. */
+ * fp32, all fp16 or all bf16, but k and v may be ONEPASS_F8E4M3, and fp16 or bf16 beside fp32. */
 typedef struct onepass_append {
   size_t size;                 /* set by onepass_append_init; says which fields the caller knows */
   const onepass_tensor* k_new; /* [batch, heads_kv, seq_new, dim]; with cu_seqlens_q [total, heads_kv, dim] */
