@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/guarded_executor.hpp"
 #include "base/text.hpp"
 #include "interfaces/c_guarded.hpp"
 #include "onepass/version.hpp"
+#include "plan/guarded_executor.hpp"
 
 namespace onepass::interfaces {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_executor.hpp"
 #include "base/overlap.hpp"
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "plan/cache.hpp"
+#include "plan/guarded_executor.hpp"
 #include "plan/implementations.hpp"
 #include "plan/no_work.hpp"
 #include "plan/plan.hpp"

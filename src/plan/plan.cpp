@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_executor.hpp"
 #include "base/shown.hpp"
 #include "base/text.hpp"
 #include "cpu/implementations.hpp"
 #include "cuda/implementations.hpp"
 #include "onepass/block_mask.hpp"
 #include "plan/dataflow.hpp"
+#include "plan/guarded_executor.hpp"
 #include "plan/implementations.hpp"
 #include "plan/plan.hpp"
 #include "problem/block_mask.hpp"

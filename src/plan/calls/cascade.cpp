@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "algebra/ceil_div.hpp"
-#include "base/guarded_executor.hpp"
 #include "base/overlap.hpp"
 #include "plan/calls/call.hpp"
+#include "plan/guarded_executor.hpp"
 #include "plan/rows/rows.hpp"
 #include "plan/scratch.hpp"
 #include "problem/checks/tensor_checks.hpp"
