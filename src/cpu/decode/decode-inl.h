@@ -7,12 +7,8 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
-#include <type_traits>
 
-#include "cpu/decode/one_result-inl.h"
-#include "cpu/decode/rows-inl.h"
-#include "cpu/decode/walk-inl.h"
+#include "cpu/decode/steps-inl.h"
 #include "problem/attention/key_value_view.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,12 +18,10 @@ namespace {
 
 // T: the storage type of k and v.
 template <class T>
-class Decode : DecodeRows {
+class Decode : DecodeSteps {
  public:
   Decode(const DecodeJob& job, std::int64_t task, int worker)
-      : DecodeRows(job, task, worker), k_(onepass::keys_of(a_, seq_)), v_(values_of(a_, seq_)) {
-    // fp8_e4m3 is converted once for all rows of a head: 8 instructions a vector.
-    constexpr bool kConvert = sizeof(T) == 1;
+      : DecodeSteps(job, task, worker), k_(onepass::keys_of(a_, seq_)), v_(values_of(a_, seq_)) {
     copy_k_ = kConvert || !fills_vectors(p_.dim_qk);
     copy_v_ = kConvert || !fills_vectors(p_.dim_v);
   }
@@ -91,34 +85,7 @@ class Decode : DecodeRows {
     return {reinterpret_cast<const char*>(rows.base), rows.stride * size, (v.values ? p_.dim_v : p_.dim_qk) * size};
   }
 
-  void start(std::int64_t h) const {
-    std::fill_n(o_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
-    if (checked_) std::fill_n(lost_of(h, 0), scratch_.padded_rows * scratch_.dim_v, 0.0f);
-    std::fill_n(m_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, onepass::Arith<float>::neg_inf());
-    std::fill_n(l_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
-    if (scratch_.t) std::fill_n(t_of(h, 0), scratch_.padded_rows * kDecodeMaxLanes, 0.0f);
-    each_group([&](auto size, std::int64_t first) {
-      DecodeRow rows[size()];
-      describe<size()>(h, first, rows);
-      for (int r = 0; r < size(); ++r) {
-        const std::int64_t at = row_offset(a_.q, seq_.batch, rows[r].head, seq_.q_begin + rows[r].token);
-        const float scale = q_scale(p_) * Descale(a_.q_descale, batch_).at(rows[r].head, rows[r].token);
-        with_float_type(a_.q.dtype, [&](auto zero) HWY_ATTR {
-          copy_row(static_cast<const decltype(zero)*>(a_.q.data) + at, p_.dim_qk, scale, q_of(h, first + r));
-        });
-      }
-    });
-  }
-
-  // To fp32, padded with zeros to whole vectors.
-  template <class S>
-  void copy_row(const S* from, std::int64_t dim, float scale, float* to) const {
-    for (std::int64_t d = 0; d < dim; d += kLanes) {
-      const VF x = d + kLanes <= dim ? load(DF(), from + d) : load_n(DF(), from + d, dim - d);
-      hn::Store(x * splat(scale), DF(), to + d);
-    }
-  }
-  Keys<float> pack(const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v) const {
+  CopiedKeys pack(const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v) const {
     view.each_run<T>(head_lo_ + v.head, v.key, v.keys, [&](const auto& run, std::int64_t done) {
       for (std::int64_t key = 0; key < run.tokens; ++key) {
         float* const to = scratch_.packed + (done + key) * stride;
@@ -126,14 +93,16 @@ class Decode : DecodeRows {
         for (std::int64_t d = 0; view.centered() && d < dim; ++d) to[d] += view.mean(head_lo_ + v.head, d);
       }
     });
-    return {scratch_.packed, stride, v.keys - 1};
+    return {{scratch_.packed, stride, v.keys - 1}};
   }
   // f with the tile as it lies in memory, or with a copy.
   template <class F>
   void with_rows(bool copy, const KeyValueView& view, std::int64_t dim, std::int64_t stride, const Visit& v,
                  F f) const {
-    const Keys<T> rows = keys_of(view, v);
-    copy || rows.last + 1 < v.keys ? f(pack(view, dim, stride, v)) : f(rows);
+    if constexpr (!kConvert) {
+      if (const Keys<T> rows = keys_of(view, v); !copy && rows.last + 1 >= v.keys) return f(rows);
+    }
+    f(pack(view, dim, stride, v));
   }
 
   void scores(const Visit& v, const Ahead& ahead) const {
@@ -143,57 +112,31 @@ class Decode : DecodeRows {
       });
     });
   }
-  template <int R, class S>
-  void scores_of_group(const Visit& v, std::int64_t first, const Keys<S>& k, const Ahead& ahead) const {
+  template <int R, class Rows>
+  void scores_of_group(const Visit& v, std::int64_t first, const Rows& k, const Ahead& ahead) const {
     scores_tile<R>(q_of(v.head, first), scratch_.dim_qk, k, whole<R>(v.keys), vectors(p_.dim_qk),
                    scores_of(v.head, first) + (v.key - v.chunk) * R, ahead);
   }
 
-  // All score features of a chunk: natural, -inf where a key is hidden.
-  template <int R>
-  void apply_features(const Visit& v, std::int64_t first, DecodeRow* rows) const {
-    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<R>(v.count)),
-                        tiles_.of(v.head, v.chunk)};
-    const bool plain = !features_ && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
-    if (!plain || p_.dropout_p > 0) describe<R>(v.head, first, rows);
-    if (!plain) chunk_scores().template apply<R>(rows, c, scores_of(v.head, first), scratch_.extra);
-  }
-
-  void softmax(const Visit& v, const float* phi) const {
-    each_group([&](auto size, std::int64_t first) HWY_ATTR {
-      constexpr int R = size();
-      DecodeRow rows[R];
-      apply_features<R>(v, first, rows);
-      float* s = scores_of(v.head, first);
-      float* const visible = checked_ ? visible_of(v.head, first) : nullptr;
-      for (std::int64_t i = 0; visible && i < whole<R>(v.count) * R; i += kLanes)
-        hn::Store(hn::IfThenZeroElse(hn::Eq(hn::Load(DF(), s + i), Arith<VF>::neg_inf()), splat(1.0f)), DF(),
-                  visible + i);
-      softmax_tile<R>(s, whole<R>(v.count), m_of(v.head, first), l_of(v.head, first), t_of(v.head, first),
-                      alpha_of(v.head, first), phi);
-      if (p_.dropout_p > 0)
-        chunk_scores().template drop<R>(rows, {v.chunk, static_cast<int>(v.count), 0, {}}, s, visible);
-    });
-  }
-
   void accumulate(const Visit& v, const Ahead& ahead) const {
-    static constexpr float kKeep[4] = {1, 1, 1, 1};
     with_rows(copy_v_, v_, p_.dim_v, scratch_.dim_v, v, [&](const auto& rows) HWY_ATTR {
-      each_group([&](auto size, std::int64_t first) HWY_ATTR {
-        constexpr int R = size();
-        const std::int64_t at = (v.key - v.chunk) * R, columns = vectors(p_.dim_v);
-        const float *const weights = scores_of(v.head, first) + at, *const alpha = v.key == v.chunk
-                                                                                       ? alpha_of(v.head, first)
-                                                                                       : kKeep;
-        float* const o = o_of(v.head, first);
-        if (checked_ && any_hidden(visible_of(v.head, first) + at, v.keys * R))
-          accumulate_checked<R, 2>(weights, visible_of(v.head, first) + at, alpha, rows, v.keys, 0, columns, o,
-                                   lost_of(v.head, first), scratch_.dim_v);
-        else
-          accumulate_tile<R, kColumns<T>>(weights, alpha, rows, v.keys, 0, columns, o, scratch_.dim_v,
-                                          first == 0 ? ahead : Ahead());
-      });
+      each_group([&](auto size, std::int64_t first)
+                     HWY_ATTR { accumulate_group<size()>(v, first, rows, first == 0 ? ahead : Ahead()); });
     });
+  }
+  // A function of its own: inside of pass its sums have too few registers (5 % of a call with 256 keys).
+  template <int R, class Rows>
+  HWY_NOINLINE void accumulate_group(const Visit& v, std::int64_t first, const Rows& rows, Ahead ahead) const {
+    static constexpr float kKeep[4] = {1, 1, 1, 1};
+    const std::int64_t at = (v.key - v.chunk) * R, columns = vectors(p_.dim_v);
+    const float* const weights = scores_of(v.head, first) + at;
+    const float* const alpha = v.key == v.chunk ? alpha_of(v.head, first) : kKeep;
+    float* const o = o_of(v.head, first);
+    if (checked_ && any_hidden(visible_of(v.head, first) + at, v.keys * R))
+      accumulate_checked<R, 2>(weights, visible_of(v.head, first) + at, alpha, rows, v.keys, 0, columns, o,
+                               lost_of(v.head, first), scratch_.dim_v);
+    else
+      accumulate_tile<R>(weights, alpha, rows, v.keys, columns, o, scratch_.dim_v, ahead);
   }
 
   // ---- one result per row
@@ -213,25 +156,8 @@ class Decode : DecodeRows {
     });
   }
 
-  void softmax_by_row(const Visit& v, const float* phi) const {
-    const DecodeChunk c{v.chunk, static_cast<int>(v.count), static_cast<int>(whole<1>(v.count)),
-                        tiles_.of(v.head, v.chunk)};
-    const bool plain = unit_.products && c.padded == c.count && c.at >= unmasked_.lo && c.at + c.count <= unmasked_.hi;
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      float *const s = scores_of(v.head, r), *const visible = checked_ ? visible_of(v.head, r) : nullptr;
-      DecodeRow row;
-      if (!plain || p_.dropout_p > 0) describe<1>(v.head, r, &row);
-      if (!plain) chunk_scores().template apply<1>(&row, c, s, scratch_.extra);
-      for (int i = 0; visible && i < c.count; ++i) visible[i] = s[i] == onepass::Arith<float>::neg_inf() ? 0.0f : 1.0f;
-      softmax_row(s, c.padded, unit_.to_log2, m_of(v.head, r), l_of(v.head, r), t_of(v.head, r), alpha_of(v.head, r),
-                  phi);
-      if (p_.dropout_p > 0) chunk_scores().template drop<1>(&row, c, s, nullptr);
-    }
-  }
-
   void accumulate_by_row(const Visit& v, const Ahead& ahead) const {
     const auto add = [&](const auto& values, const Visit& part, const Ahead& later) HWY_ATTR {
-      using S = std::remove_cvref_t<decltype(*values.base)>;
       const std::int64_t at = part.key - v.chunk;
       each_group([&](auto size, std::int64_t first) HWY_ATTR {
         const ChunkSum to{scratch_.sums + (o_of(v.head, first) - scratch_.o),
@@ -240,12 +166,12 @@ class Decode : DecodeRows {
                           alpha_of(v.head, first),
                           at == 0,
                           at + part.keys == v.count};
-        sum_tile<size(), kColumns<S>>(scores_of(v.head, first) + at, cut_.chunk, values, part.keys, 0,
-                                      vectors(p_.dim_v), to, first == 0 ? later : Ahead());
+        sum_tile<size()>(scores_of(v.head, first) + at, cut_.chunk, values, part.keys, vectors(p_.dim_v), to,
+                         first == 0 ? later : Ahead());
       });
     };
     if (checked_) {
-      const Keys<float> copy = pack(v_, p_.dim_v, scratch_.dim_v, v);
+      const CopiedKeys copy = pack(v_, p_.dim_v, scratch_.dim_v, v);
       take_lost(scratch_.packed, scratch_.dim_v, v.keys, p_.dim_v, visible_of(v.head, 0) + v.key - v.chunk, cut_.chunk,
                 rows_, lost_of(v.head, 0), scratch_.dim_v);
       return add(copy, v, Ahead());
@@ -259,10 +185,7 @@ class Decode : DecodeRows {
     }
   }
 
-  // Where every row sees every key, each product is a visible pair's, and its NaN or infinity belongs in O.
-  static HWY_NOINLINE bool any_hidden(const float* visible, std::int64_t count) {
-    return std::find(visible, visible + count, 0.0f) != visible + count;
-  }
+  static constexpr bool kConvert = sizeof(T) == 1;  // once for all rows of a head: 8 instructions a vector
 
   const KeyValueView k_, v_;
   bool copy_k_ = false, copy_v_ = false;

@@ -72,7 +72,7 @@ DecodeCut decode_cut(const Problem& p, const Longest& n) {
 
 DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) {
   DecodeScratch s;
-  s.padded_rows = cut.rows % 4 == 3 ? cut.rows + 1 : cut.rows;
+  s.padded_rows = in_groups(cut.rows);
   s.dim_qk = round_up(p.dim_qk, 2 * kDecodeMaxLanes);
   s.dim_v = round_up(p.dim_v, 2 * kDecodeMaxLanes);
   s.q = w.take<float>(cut.heads * s.padded_rows * s.dim_qk);

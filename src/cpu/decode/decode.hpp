@@ -37,7 +37,10 @@ struct DecodeCut {
 };
 DecodeCut decode_cut(const Problem& problem, const Longest& longest);
 
-// One worker's memory. Rows are padded to whole row groups (4, 2 or 1 rows), dims to 32 elements.
+// Rows in whole row groups, of 4, 2 or 1: a group of three is one of four whose last row is there twice.
+inline std::int64_t in_groups(std::int64_t rows) { return rows % 4 == 3 ? rows + 1 : rows; }
+
+// One worker's memory. Rows are padded to whole row groups, dims to 32 elements.
 struct DecodeScratch {
   std::int64_t padded_rows = 0, dim_qk = 0, dim_v = 0;  // padded
   float *q, *o;                                         // [heads][padded_rows][dim]

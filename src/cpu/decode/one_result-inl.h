@@ -206,6 +206,17 @@ HWY_INLINE void sum_tile(const float* weights, std::int64_t stride, const Keys<T
   }
 }
 
+template <int R>
+HWY_NOINLINE void sum_tile(const float* weights, std::int64_t stride, const CopiedKeys& v, std::int64_t keys,
+                           std::int64_t dim, const ChunkSum& to, const Ahead& ahead) {
+  sum_tile<R, kColumns<float>, float>(weights, stride, v, keys, 0, dim, to, ahead);
+}
+template <int R, class T>
+HWY_INLINE void sum_tile(const float* weights, std::int64_t stride, const Keys<T>& v, std::int64_t keys,
+                         std::int64_t dim, const ChunkSum& to, const Ahead& ahead) {
+  sum_tile<R, kColumns<T>, T>(weights, stride, v, keys, 0, dim, to, ahead);
+}
+
 // Values that are not finite leave a tile: zeros stand for them, and `lost` of the rows whose score is not hidden
 // becomes NaN. visible: [rows][stride], 0 where a key is hidden.
 inline void take_lost(float* values, std::int64_t value_stride, std::int64_t keys, std::int64_t dim,

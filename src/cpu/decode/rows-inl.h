@@ -90,7 +90,7 @@ class DecodeRows {
     return any;
   }
 
-  // Row groups of 4, then 2 or 1; a group of three is one of four whose last row is there twice.
+  // Row groups of 4, then 2 or 1 (in_groups).
   template <class F>
   void each_group(F f) const {
     for (std::int64_t r = 0; r < rows_;) {

@@ -35,6 +35,9 @@ struct Keys {
   HWY_INLINE const T* at(std::int64_t key) const { return base + std::min(key, last) * stride; }
 };
 
+// Rows that were copied. Their tiles are functions of their own, compiled once for all types that are copied.
+struct CopiedKeys : Keys<float> {};
+
 // Fetches a row of what is read later, while a row of this tile is read.
 struct Ahead {
   const char* base = nullptr;
@@ -105,6 +108,12 @@ HWY_INLINE void scores_tile(const float* HWY_RESTRICT q, std::int64_t q_stride, 
     }
     hn::Store(transpose_sum(sum), DF(), scores + from * R);
   }
+}
+
+template <int R>
+HWY_NOINLINE void scores_tile(const float* q, std::int64_t q_stride, const CopiedKeys& k, std::int64_t keys,
+                              std::int64_t dim, float* scores, const Ahead& ahead) {
+  scores_tile<R, float>(q, q_stride, k, keys, dim, scores, ahead);
 }
 
 // The online-softmax step of a chunk: scores become weights, (m, l) move on, alpha[R] is what O is to be multiplied by.
@@ -190,14 +199,25 @@ HWY_INLINE void accumulate_tile(const float* weights, const float* alpha, const 
   }
 }
 
+template <int R>
+HWY_NOINLINE void accumulate_tile(const float* weights, const float* alpha, const CopiedKeys& v, std::int64_t keys,
+                                  std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
+  accumulate_tile<R, kColumns<float>, float>(weights, alpha, v, keys, 0, dim, o, o_stride, ahead);
+}
+template <int R, class T>
+HWY_INLINE void accumulate_tile(const float* weights, const float* alpha, const Keys<T>& v, std::int64_t keys,
+                                std::int64_t dim, float* o, std::int64_t o_stride, const Ahead& ahead) {
+  accumulate_tile<R, kColumns<T>, T>(weights, alpha, v, keys, 0, dim, o, o_stride, ahead);
+}
+
 // accumulate_tile where values may not be finite: they stay out of the sums, in which a hidden key's weight of 0 would
 // make NaN of them, and are added to `lost` of the rows that see their keys. visible[key][R]: 1, 0, or -1 where dropout
 // multiplies with 0. The finite columns have the bits of accumulate_tile.
 template <int R, int C, class T>
-HWY_INLINE void accumulate_checked(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT visible,
-                                   const float* HWY_RESTRICT alpha, const Keys<T>& v, std::int64_t keys,
-                                   std::int64_t from, std::int64_t dim, float* HWY_RESTRICT o, float* HWY_RESTRICT lost,
-                                   std::int64_t stride) {
+HWY_NOINLINE void accumulate_checked(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT visible,
+                                     const float* HWY_RESTRICT alpha, const Keys<T>& v, std::int64_t keys,
+                                     std::int64_t from, std::int64_t dim, float* HWY_RESTRICT o,
+                                     float* HWY_RESTRICT lost, std::int64_t stride) {
   for (; from + C * kLanes <= dim; from += C * kLanes) {
     VF sum[R][C];
     for (int r = 0; r < R; ++r)
