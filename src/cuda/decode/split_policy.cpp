@@ -33,6 +33,19 @@ std::int64_t groups_of(const Problem& p, const Sharing& s) {
   return p.batch * p.heads_kv * s.row_blocks / s.co_scheduled;
 }
 
+Sharing sharing_of(const Problem& p, const DecodeConfig& c, int heads) {
+  return {.rows = c.rows,
+          .block_n = c.block_n,
+          .piece = c.piece,
+          .min_tiles = c.min_tiles(),
+          .row_blocks = c.row_blocks ? static_cast<int>(ceil_div(rows_of(p), c.rows)) : 1,
+          .lead = 0,
+          .co_scheduled = heads,
+          .own_blocks = c.row_blocks,
+          .partials = !c.prompts && (!c.row_blocks || c.piece != 0),
+          .by_tiles = c.piece != 0 && !c.row_blocks};
+}
+
 std::int64_t tiles_of(const Problem& p, int block_n, int piece) {
   const Range keys = lengths_vary(p) ? Range{0, p.seq_k} : band_mask(p, p.seq_q, p.seq_k).key_range(0, p.seq_q);
   return ceil_div(keys.hi, block_n) - keys.lo / (std::int64_t{block_n} * piece) * piece;

@@ -22,6 +22,9 @@ struct Sharing {
   bool by_tiles = false;    // steps are tiles, though there are pieces
 };
 
+// heads: K/V heads whose CTAs read a cache together (heads_together).
+Sharing sharing_of(const Problem& problem, const DecodeConfig& config, int heads = 1);
+
 // How the work is shared: every group's keys in `splits` parts, or all work in `blocks` equal parts if splits is 0. A
 // part is a CTA, or one for each of the group's row blocks.
 struct Share {
