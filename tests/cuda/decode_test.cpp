@@ -49,42 +49,24 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(said, "");
 }
 
-// Every head dim with one row tile and with as many as there are, and the features spread over the devices. More runs
-// in
-// ./dev test all.
+// A case of each kind of kernel. The other suites run in ./dev test all: every head dim with one row tile and with as
+// many as fit, and the features spread over the devices.
 INSTANTIATE_TEST_SUITE_P(
     Table, Decoding,
     testing::Values(
-        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 bias=bf16:bhqk mask=b1qk"},
-        DecodeCase{kHopper,
-                   "fwd b1 h32/8 s1x8192 d128 bf16 score_mod={score + 0.1f * k_index} mask_mod={k_index % 3 != 1}"},
         DecodeCase{
             kHopper,
             "fwd b4 h32/8 s4x8192 d128 bf16 kv=paged:16 seqused mask_mod={doc[k_index] == batch || k_index < 64} "
             "buffer=doc:int32:8192"},
         DecodeCase{kHopper, "fwd b1 h16/2 s1x8192 d512 bf16"},
-        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 entropy"},
         DecodeCase{kHopper, "fwd b4 h32/8 s4x8192 d128 bf16 kv=paged:16 seqused causal_bottom_right sinks entropy"},
-        DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
-        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 bf16 kv=paged:16 seqused batch_invariant"},
-        DecodeCase{kHopper,
-                   "fwd b4 h32/8 s16x8192 d128 bf16 kv=paged:16 seqused tree=8 batch_invariant causal_bottom_right"},
-        DecodeCase{kHopper,
-                   "fwd h8/2 d128 bf16 varlen=16,3 seqused=900,77 kv=paged:16 causal_bottom_right alibi sinks row_max "
-                   "batch_invariant"},
-        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
-        DecodeCase{kHopper, "fwd b1 h32/8 s512x8192 d128 bf16 causal_bottom_right batch_invariant"},
-        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d128 bf16 batch_invariant"},
-        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d64 fp16 causal_bottom_right batch_invariant"},
         DecodeCase{
             kHopper,
             "fwd h32/8 d128 bf16 varlen=1,8000 seqused=900,8192 kv=paged:16 causal_bottom_right window=900:0 sinks "
             "batch_invariant"},
         DecodeCase{kHopper, "fwd b1 h64/2 s1x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 alibi"},
-        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
         DecodeCase{kAda, "fwd b1 h32/8 s4096x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused causal_bottom_right"},
-        DecodeCase{kA100, "fwd b1 h32/8 s4096 d128 fp8_e4m3 q_descale=bhn alibi v_mean=bhd"},
         DecodeCase{
             kBlackwell,
             "fwd b2 h4 s6x67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
@@ -112,6 +94,23 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     More, Decoding,
     testing::Values(
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 bias=bf16:bhqk mask=b1qk"},
+        DecodeCase{kHopper,
+                   "fwd b1 h32/8 s1x8192 d128 bf16 score_mod={score + 0.1f * k_index} mask_mod={k_index % 3 != 1}"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d128 bf16 entropy"},
+        DecodeCase{kHopper, "fwd h32/8 d128 bf16 varlen=1,1/128,512 causal_bottom_right"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:1 seqused causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper,
+                   "fwd b4 h32/8 s16x8192 d128 bf16 kv=paged:16 seqused tree=8 batch_invariant causal_bottom_right"},
+        DecodeCase{kHopper,
+                   "fwd h8/2 d128 bf16 varlen=16,3 seqused=900,77 kv=paged:16 causal_bottom_right alibi sinks row_max "
+                   "batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s2048x8192 d128 bf16 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s512x8192 d128 bf16 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d128 bf16 batch_invariant"},
+        DecodeCase{kHopper, "fwd b1 h32/8 s8192 d64 fp16 causal_bottom_right batch_invariant"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s8x8192 d128 bf16 kv=paged:16 seqused tree=8 causal_bottom_right"},
+        DecodeCase{kA100, "fwd b1 h32/8 s4096 d128 fp8_e4m3 q_descale=bhn alibi v_mean=bhd"},
         DecodeCase{kHopper, "fwd b1 h32/8 s1x8192 d64 bf16"},
         DecodeCase{kHopper, "fwd b4 h32/8 s16x8192 d128 bf16 kv=paged:16 seqused causal_bottom_right alibi"},
         DecodeCase{kHopper, "fwd b1 h32/8 s16x8192 d128 bf16 causal_bottom_right"},

@@ -58,7 +58,7 @@ class PlannedLaunch : public testing::Test {
         cubin_for(kernel.program);
     }
     for (const TargetKernel& kernel : kernels_on("sm_90", problem_of(step(), step_options())))
-      cubin_for(kernel.program);
+      if (kernel.program.entry != "append_kv") cubin_for(kernel.program);
   }
   void SetUp() override {
     if (std::string why; !nvrtc(&why)) GTEST_SKIP() << why;

@@ -24,26 +24,27 @@ TEST_P(Sm80Forward, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(cuda::wrong_code(code, sm80_gate(p, config)), "");
 }
 
-// One line for each row of the table that a device can take, and the features spread over the devices. More runs in
-// ./dev test all.
+// More and Table32 run in ./dev test all: a line for each row of the table that a device can take, and the features
+// spread over the devices.
 INSTANTIATE_TEST_SUITE_P(
     Table, Sm80Forward,
     testing::Values(
-        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
-        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 window=99:0"},
-        Sm80Case{kHopper, "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"},
         Sm80Case{kA100, "fwd h8/2 d128 bf16 varlen=128,512 seqused=900,512 kv=paged:16 tree=64 causal_bottom_right"},
-        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk"},
         Sm80Case{kAmpere,
                  "fwd b1 h1 s4096 d64 bf16 softcap=20 alibi sinks mask=b1qk bias=fp32:1hqk dropout=0.2 window=50:40"},
-        Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
-        Sm80Case{kAda, "fwd b4 h16 s4096 d128 bf16 causal_bottom_right"}, Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16"},
-        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right entropy"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16"},
         Sm80Case{
             kBlackwell,
             "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
 INSTANTIATE_TEST_SUITE_P(More, Sm80Forward,
-                         testing::Values(Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"},
+                         testing::Values(Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
+                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 window=99:0"},
+                                         Sm80Case{kHopper, "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk"},
+                                         Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
+                                         Sm80Case{kAda, "fwd b4 h16 s4096 d128 bf16 causal_bottom_right"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right entropy"},
+                                         Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"},
                                          Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 entropy"},
                                          Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16 causal_bottom_right entropy"},
                                          Sm80Case{kA100, "fwd b1 h1 s4096 d512 bf16 softcap=20 bias=fp32:bhqk entropy"},
