@@ -108,40 +108,37 @@ void append_command(Flags& flags) {
 
 }  // namespace
 
-void add_append(CLI::App& app) {
-  CLI::App* c =
-      app.add_subcommand("append", "Append new keys and values from files to a cache; cos and sin rotate the new keys");
+void add_append(const Command& app) {
+  const Command c =
+      app.subcommand("append", "Append new keys and values from files to a cache; cos and sin rotate the new keys");
   auto flags = std::make_shared<Flags>();
   for (const Row& row : kRows) {
-    c->add_option_function<std::string>(
+    c.option(
          option_of(row.name), [flags, &row](const std::string& file) { flags->files.npy[row.name] = file; },
          std::string(".npy: ") + row.help)
-        ->group("Tensors")
-        ->type_name("FILE");
+        .group("Tensors")
+        .type_name("FILE");
   }
-  c->add_option("--in", flags->files.safetensors, ".safetensors with tensors of these names")
-      ->group("Tensors")
-      ->type_name("FILE");
-  c->add_option("--prefix", flags->files.prefix, "Prefix of the tensor names in --in, such as layers.0.")
-      ->group("Tensors");
-  c->add_option("--layout", flags->layout, "Layout of all tensors except pages: bhsd (default) or bshd")
-      ->group("Tensors")
-      ->check(CLI::IsMember({"bhsd", "bshd"}));
-  c->add_option("--dtype", flags->dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
-      ->group("Tensors")
-      ->check(CLI::IsMember({"bf16"}));
-  c->add_flag("--interleaved", flags->interleaved, "Rotate the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)");
-  c->add_option("--out", flags->outputs.out, "Result: .safetensors with k and v, and q if it is given")
-      ->group("Results")
-      ->required()
-      ->type_name("FILE");
-  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
-      ->group("Running");
-  c->add_option("--threads", flags->threads, "Number of threads; default: all cores")
-      ->group("Running")
-      ->check(CLI::Range(1, 1024));
-  add_progress_flag(*c, flags->progress);
-  c->callback([flags] { append_command(*flags); });
+  c.option("--in", flags->files.safetensors, ".safetensors with tensors of these names")
+      .group("Tensors")
+      .type_name("FILE");
+  c.option("--prefix", flags->files.prefix, "Prefix of the tensor names in --in, such as layers.0.").group("Tensors");
+  c.option("--layout", flags->layout, "Layout of all tensors except pages: bhsd (default) or bshd")
+      .group("Tensors")
+      .one_of({"bhsd", "bshd"});
+  c.option("--dtype", flags->dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
+      .group("Tensors")
+      .one_of({"bf16"});
+  c.flag("--interleaved", flags->interleaved, "Rotate the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)");
+  c.option("--out", flags->outputs.out, "Result: .safetensors with k and v, and q if it is given")
+      .group("Results")
+      .required()
+      .type_name("FILE");
+  c.option("--device", flags->device, "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
+      .group("Running");
+  c.option("--threads", flags->threads, "Number of threads; default: all cores").group("Running").range(1, 1024);
+  add_progress_flag(c, flags->progress);
+  c.on_run([flags] { append_command(*flags); });
 }
 
 }  // namespace onepass::cli

@@ -118,26 +118,25 @@ int check_command(const Flags& flags) {
 
 }  // namespace
 
-void add_check(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("check", "Compare every implementation that supports a problem with the float64 reference");
+void add_check(const Command& app) {
+  const Command command =
+      app.subcommand("check", "Compare every implementation that supports a problem with the float64 reference");
   auto flags = std::make_shared<Flags>();
   std::vector<std::string> names{"all"};
   for (const check::Distribution d : check::kDistributions) names.emplace_back(check::name_of(d));
   command
-      ->add_option("problem", flags->problem,
-                   "A problem line, such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
-      ->required();
-  add_seed(*command, flags->seed, "Seed of the random inputs");
-  command->add_option("--distribution", flags->distribution, "Distribution of the scores; default: all")
-      ->check(CLI::IsMember(names));
-  command->add_option("--implementation", flags->implementation, "Check only the named implementation");
-  add_target(*command, flags->target);
-  command->add_option("--threads", flags->threads, "Number of threads; default: all cores")->check(CLI::Range(1, 1024));
-  command->add_flag("--json", flags->json, "Print JSON");
-  add_progress_flag(*command, flags->progress);
-  command->callback([flags] {
-    if (const int status = check_command(*flags); status != 0) throw CLI::RuntimeError(status);
+      .option("problem", flags->problem,
+              "A problem line, such as \"fwd b1 h4/2 s100x300 d64 bf16 causal_bottom_right lse\"")
+      .required();
+  add_seed(command, flags->seed, "Seed of the random inputs");
+  command.option("--distribution", flags->distribution, "Distribution of the scores; default: all").one_of(names);
+  command.option("--implementation", flags->implementation, "Check only the named implementation");
+  add_target(command, flags->target);
+  command.option("--threads", flags->threads, "Number of threads; default: all cores").range(1, 1024);
+  command.flag("--json", flags->json, "Print JSON");
+  add_progress_flag(command, flags->progress);
+  command.on_run([flags] {
+    if (const int status = check_command(*flags); status != 0) exit_with(status);
   });
 }
 

@@ -3,23 +3,23 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "problem/problem.hpp"
+#include "tools/onepass/options.hpp"
 
 namespace onepass::cli {
 
-void add_info(CLI::App& app);
-void add_check(CLI::App& app);
-void add_run(CLI::App& app);
-void add_run_operators(CLI::App& run);  // commands of `run`
-void add_append(CLI::App& app);
-void add_explain(CLI::App& app);
-void add_ladder(CLI::App& app);
-void add_bench(CLI::App& app);
-void add_prebuild(CLI::App& app);
-void add_tune(CLI::App& app);
+void add_info(const Command& app);
+void add_check(const Command& app);
+void add_run(const Command& app);
+void add_run_operators(const Command& run);  // commands of `run`
+void add_append(const Command& app);
+void add_explain(const Command& app);
+void add_ladder(const Command& app);
+void add_bench(const Command& app);
+void add_prebuild(const Command& app);
+void add_tune(const Command& app);
 
 // 0: done; 1: a check found a wrong result; 2: an error, with one sentence on stderr.
 inline constexpr int kWrongResult = 1, kError = 2;

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "onepass/error.hpp"
 #include "onepass/version.hpp"
@@ -53,15 +54,16 @@ int run(int argc, char** argv) {
   CLI::App app{"Exact attention in one pass.", "onepass"};
   app.set_version_flag("--version", fmt::format("onepass {}", version()));
   app.footer("Exit status: 0 success; 1 check found a wrong result; 2 an error (one sentence on stderr).");
-  add_info(app);
-  add_run(app);
-  add_append(app);
-  add_check(app);
-  add_explain(app);
-  add_ladder(app);
-  add_bench(app);
-  add_prebuild(app);
-  add_tune(app);
+  const Command tool(app);
+  add_info(tool);
+  add_run(tool);
+  add_append(tool);
+  add_check(tool);
+  add_explain(tool);
+  add_ladder(tool);
+  add_bench(tool);
+  add_prebuild(tool);
+  add_tune(tool);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) return fail("a command is missing (see onepass --help)");

@@ -100,26 +100,25 @@ void explain_command(const Flags& flags) {
 
 }  // namespace
 
-void add_explain(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("explain", "Show which implementation a problem gets, and why the others are not chosen");
+void add_explain(const Command& app) {
+  const Command command =
+      app.subcommand("explain", "Show which implementation a problem gets, and why the others are not chosen");
   auto flags = std::make_shared<Flags>();
   command
-      ->add_option("problem", flags->problem,
-                   "A problem line, such as \"fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right\"")
-      ->required();
-  command->add_flag("--json", flags->json, "Print JSON");
-  CLI::Option* target =
-      command
-          ->add_option("--target", flags->target, "Explain the problem for a GPU of this architecture, such as sm_90")
-          ->type_name("ARCH");
-  CLI::Option* ranks = command->add_option(
+      .option("problem", flags->problem,
+              "A problem line, such as \"fwd b2 h16/4 s1024x2048 d128 bf16 causal_bottom_right\"")
+      .required();
+  command.flag("--json", flags->json, "Print JSON");
+  const Option target =
+      command.option("--target", flags->target, "Explain the problem for a GPU of this architecture, such as sm_90")
+          .type_name("ARCH");
+  const Option ranks = command.option(
       "--ranks", flags->ranks, "Explain the sequence sharded between this many ranks: layout, work, bytes, schemes");
-  ranks->excludes(target);
-  command->add_option("--layout", flags->layout, "With --ranks: contiguous, zigzag or documents")
-      ->capture_default_str()
-      ->needs(ranks);
-  command->callback([flags] { explain_command(*flags); });
+  ranks.excludes(target);
+  command.option("--layout", flags->layout, "With --ranks: contiguous, zigzag or documents")
+      .shows_default()
+      .needs(ranks);
+  command.on_run([flags] { explain_command(*flags); });
 }
 
 }  // namespace onepass::cli

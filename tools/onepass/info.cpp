@@ -197,11 +197,11 @@ void print() {
 
 }  // namespace
 
-void add_info(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("info", "Show this build, this machine and which kernels it can run");
+void add_info(const Command& app) {
+  const Command command = app.subcommand("info", "Show this build, this machine and which kernels it can run");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print JSON");
-  command->callback([json] { *json ? print_json(as_json()) : print(); });
+  command.flag("--json", *json, "Print JSON");
+  command.on_run([json] { *json ? print_json(as_json()) : print(); });
 }
 
 }  // namespace onepass::cli

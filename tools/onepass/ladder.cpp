@@ -106,28 +106,26 @@ void fp8(const Flags& f) {
 
 }  // namespace
 
-void add_ladder(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "ladder", "Run every step from softmax to FlashAttention and print what it computes and moves");
+void add_ladder(const Command& app) {
+  const Command command =
+      app.subcommand("ladder", "Run every step from softmax to FlashAttention and print what it computes and moves");
   auto flags = std::make_shared<Flags>();
-  command->add_option("--n", flags->n, "Number of queries and of keys")->capture_default_str();
-  command->add_option("--d", flags->d, "Head dim")->capture_default_str();
-  command->add_option("--sram", flags->sram, "Size of the fast memory, in bytes or with a unit; default: 100KiB")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_option("--dtype", flags->dtype, "Dtype of the matrices: fp32, fp16 or bf16")->capture_default_str();
-  command->add_flag("--causal", flags->causal, "Mask the keys after each query");
-  CLI::Option* paper_flag = command->add_flag(
+  command.option("--n", flags->n, "Number of queries and of keys").shows_default();
+  command.option("--d", flags->d, "Head dim").shows_default();
+  command.option("--sram", flags->sram, "Size of the fast memory, in bytes or with a unit; default: 100KiB").bytes();
+  command.option("--dtype", flags->dtype, "Dtype of the matrices: fp32, fp16 or bf16").shows_default();
+  command.flag("--causal", flags->causal, "Mask the keys after each query");
+  const Option paper_flag = command.flag(
       "--paper", flags->paper, "Show the GPT-2 row of the FlashAttention paper beside the paper's numbers instead");
   command
-      ->add_option("--fast", flags->fast,
-                   "With --paper: memory that must hold everything (default: 448KiB); --sram (192KiB) sets the tiles")
-      ->transform(CLI::AsSizeValue(false))
-      ->needs(paper_flag);
-  command->add_flag("--fp8", flags->fp8, "Show the error of FP8 and the effect of each remedy instead")
-      ->excludes(paper_flag);
-  command->add_flag("--json", flags->json, "Print JSON");
-  add_progress_flag(*command, flags->progress);
-  command->callback([flags] { flags->paper ? paper(*flags) : flags->fp8 ? fp8(*flags) : table(*flags); });
+      .option("--fast", flags->fast,
+              "With --paper: memory that must hold everything (default: 448KiB); --sram (192KiB) sets the tiles")
+      .bytes()
+      .needs(paper_flag);
+  command.flag("--fp8", flags->fp8, "Show the error of FP8 and the effect of each remedy instead").excludes(paper_flag);
+  command.flag("--json", flags->json, "Print JSON");
+  add_progress_flag(command, flags->progress);
+  command.on_run([flags] { flags->paper ? paper(*flags) : flags->fp8 ? fp8(*flags) : table(*flags); });
 }
 
 }  // namespace onepass::cli

@@ -156,23 +156,21 @@ void prebuild(const Flags& flags) {
 
 }  // namespace
 
-void add_prebuild(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("prebuild", "Compile CUDA kernels into a directory, for machines without NVRTC");
+void add_prebuild(const Command& app) {
+  const Command c = app.subcommand("prebuild", "Compile CUDA kernels into a directory, for machines without NVRTC");
   auto flags = std::make_shared<Flags>();
-  c->add_option("directory", flags->directory,
-                "Directory of the kernels, created if missing; machines that use it set ONEPASS_PREBUILT to it")
-      ->required();
-  c->add_option("--arch", flags->arch, "Architecture of the GPU that will run the kernels, such as sm_90")->required();
-  c->add_option(
-      "--problem", flags->problems,
-      "Problem to compile for; may be repeated. Dtypes, head dims and options select the kernels, sizes hardly");
-  c->add_option("--suite", flags->suite, "File of problem lines, as for bench");
-  c->add_flag("--tables", flags->tables,
-              "Compile for common head dims in bf16, fp16 and fp32, with and without a causal mask");
-  c->add_option("--threads", flags->threads, "Number of kernels compiled at a time; default: all cores")
-      ->check(CLI::Range(1, 1024));
-  c->add_flag("--json", flags->json, "Print JSON");
-  c->callback([flags] { prebuild(*flags); });
+  c.option("directory", flags->directory,
+           "Directory of the kernels, created if missing; machines that use it set ONEPASS_PREBUILT to it")
+      .required();
+  c.option("--arch", flags->arch, "Architecture of the GPU that will run the kernels, such as sm_90").required();
+  c.option("--problem", flags->problems,
+           "Problem to compile for; may be repeated. Dtypes, head dims and options select the kernels, sizes hardly");
+  c.option("--suite", flags->suite, "File of problem lines, as for bench");
+  c.flag("--tables", flags->tables,
+         "Compile for common head dims in bf16, fp16 and fp32, with and without a causal mask");
+  c.option("--threads", flags->threads, "Number of kernels compiled at a time; default: all cores").range(1, 1024);
+  c.flag("--json", flags->json, "Print JSON");
+  c.on_run([flags] { prebuild(*flags); });
 }
 
 }  // namespace onepass::cli

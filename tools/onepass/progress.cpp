@@ -27,8 +27,8 @@ void Progress::at(std::int64_t done, std::int64_t total) {
                   terminal_ ? "\x1b[K" : "\n"));
 }
 
-void add_progress_flag(CLI::App& command, bool& wanted) {
-  command.add_flag("--progress", wanted, "Report progress on stderr even if it is not a terminal");
+void add_progress_flag(const Command& command, bool& wanted) {
+  command.flag("--progress", wanted, "Report progress on stderr even if it is not a terminal");
 }
 
 void ProgressExecutor::parallel_for(std::int64_t tasks, void (*body)(void*, std::int64_t, int), void* context) {

@@ -6,9 +6,8 @@
 #include <mutex>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "onepass/executor.hpp"
+#include "tools/onepass/options.hpp"
 
 namespace onepass::cli {
 
@@ -29,7 +28,7 @@ class Progress {
   bool shown_ = false;
 };
 
-void add_progress_flag(CLI::App& command, bool& wanted);
+void add_progress_flag(const Command& command, bool& wanted);
 
 // Another executor's threads, with the tasks counted.
 class ProgressExecutor final : public Executor {

@@ -183,7 +183,7 @@ void run_command(Flags& flags) {
 }
 
 // --softcap, .., a row of attention/options.hpp each.
-void add_attention_options(CLI::App& c, const std::shared_ptr<Flags>& flags) {
+void add_attention_options(const Command& c, const std::shared_ptr<Flags>& flags) {
   for_each_option([&](const OptionRow& row, auto option) {
     using T = OptionType<decltype(option)>;
     T& to = flags->attention.*option;
@@ -192,69 +192,68 @@ void add_attention_options(CLI::App& c, const std::shared_ptr<Flags>& flags) {
     } else if (row.word) {
       const std::string name = option_of(row.word);
       if constexpr (std::is_same_v<T, bool>)
-        c.add_flag(name, to, row.help)->group("Running");
+        c.flag(name, to, row.help).group("Running");
       else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
-        c.add_option(name, to, row.help)->delimiter(':')->group("Scores");
+        c.option(name, to, row.help).delimiter(':').group("Scores");
       else if constexpr (std::is_same_v<T, std::uint64_t>)
-        add_seed(c, to, row.help)->group("Scores");
+        add_seed(c, to, row.help).group("Scores");
       else if constexpr (std::is_same_v<T, Accumulation>)
-        c.add_option_function<std::string>(
-             name, [flags, &to](const std::string& x) { to = x == "fast" ? Accumulation::fast : Accumulation::exact; })
-            ->description(row.help)
-            ->group("Scores")
-            ->check(CLI::IsMember({"exact", "fast"}));
+        c.option(
+             name, [flags, &to](const std::string& x) { to = x == "fast" ? Accumulation::fast : Accumulation::exact; },
+             row.help)
+            .group("Scores")
+            .one_of({"exact", "fast"});
       else
-        c.add_option(name, to, row.help)->group("Scores");
+        c.option(name, to, row.help).group("Scores");
     }
   });
 }
 
 }  // namespace
 
-void add_run(CLI::App& app) {
-  CLI::App* c = app.add_subcommand(
+void add_run(const Command& app) {
+  const Command c = app.subcommand(
       "run",
       "Compute attention, its gradients (with --dout) or another operator on tensors from .npy or .safetensors files");
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable)
-    if (row.input && (reads(row, kForward) || reads(row, kBackward))) add_tensor_option(*c, *flags, row);
-  add_running_options(*c, *flags);
-  c->add_option("--layout", flags->layout, "Layout of q, k, v, out and rows: bhsd (default) or bshd")
-      ->group("Tensors")
-      ->check(CLI::IsMember({"bhsd", "bshd"}));
-  c->add_option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out and rows, or with gradients")
-      ->group("Results")
-      ->type_name("FILE");
-  add_row_file(*c, flags->outputs.lse, "Also write the log-sum-exp of each row");
-  add_row_file(*c, flags->outputs.row_max, "Also write the largest score of each row");
-  add_row_file(*c, flags->outputs.entropy, "Also write the entropy of each row's weights");
-  c->add_option("--grads", flags->grads,
-                "With --dout: the gradients to compute, a list of dq,dk,dv,dbias,dsinks,dalibi_slopes")
-      ->group("Results")
-      ->default_str("dq,dk,dv");
-  c->add_option("--out-dtype", flags->out_dtype, "Dtype of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
-      ->group("Results")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+    if (row.input && (reads(row, kForward) || reads(row, kBackward))) add_tensor_option(c, *flags, row);
+  add_running_options(c, *flags);
+  c.option("--layout", flags->layout, "Layout of q, k, v, out and rows: bhsd (default) or bshd")
+      .group("Tensors")
+      .one_of({"bhsd", "bshd"});
+  c.option("--out", flags->outputs.out, "Result: .npy, or .safetensors with out and rows, or with gradients")
+      .group("Results")
+      .type_name("FILE");
+  add_row_file(c, flags->outputs.lse, "Also write the log-sum-exp of each row");
+  add_row_file(c, flags->outputs.row_max, "Also write the largest score of each row");
+  add_row_file(c, flags->outputs.entropy, "Also write the entropy of each row's weights");
+  c.option("--grads", flags->grads,
+           "With --dout: the gradients to compute, a list of dq,dk,dv,dbias,dsinks,dalibi_slopes")
+      .group("Results")
+      .default_text("dq,dk,dv");
+  c.option("--out-dtype", flags->out_dtype, "Dtype of out, or of dq, dk and dv: fp32, or the dtype of q (default)")
+      .group("Results")
+      .one_of({"fp32", "fp16", "bf16"});
   std::vector<std::string> masks;
   masks.reserve(std::size(kNamedMasks));
   for (const NamedMask& mask : kNamedMasks) masks.emplace_back(mask.name);
-  c->add_option(
-       "--mask", flags->mask,
-       "causal_bottom_right, causal_top_left, causal_offset; aligned_top_left, aligned_offset for --window alone")
-      ->group("Scores")
-      ->check(CLI::IsMember(masks));
-  c->add_option("--align-offset", flags->align_offset, "With --mask causal_offset: query i sees keys 0 to i + N")
-      ->group("Scores")
-      ->type_name("N");
-  c->add_option("--window", flags->window, "LEFT:RIGHT, the keys seen on either side of the diagonal; -1 is unbounded")
-      ->group("Scores");
-  c->add_option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
-      ->group("Scores");
-  add_attention_options(*c, flags);
-  add_run_operators(*c);
-  c->callback([flags, c] {
-    if (!c->get_subcommands().empty()) return;
-    if (flags->outputs.out.empty()) throw CLI::RequiredError("--out");
+  c.option("--mask", flags->mask,
+           "causal_bottom_right, causal_top_left, causal_offset; aligned_top_left, aligned_offset for --window alone")
+      .group("Scores")
+      .one_of(masks);
+  c.option("--align-offset", flags->align_offset, "With --mask causal_offset: query i sees keys 0 to i + N")
+      .group("Scores")
+      .type_name("N");
+  c.option("--window", flags->window, "LEFT:RIGHT, the keys seen on either side of the diagonal; -1 is unbounded")
+      .group("Scores");
+  c.option("--buffer", flags->buffers, "NAME=FILE.npy: a tensor that the expressions read; may be repeated")
+      .group("Scores");
+  add_attention_options(c, flags);
+  add_run_operators(c);
+  c.on_run([flags, c] {
+    if (c.subcommand_given()) return;
+    if (flags->outputs.out.empty()) option_is_missing("--out");
     run_command(*flags);
   });
 }

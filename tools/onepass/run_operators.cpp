@@ -76,37 +76,37 @@ void run_operator(const Operator& o, const Flags& flags) {
   compute(flags, problem, tensors, results, on_device ? &*on_device : nullptr);
 }
 
-void add(CLI::App& run, const Operator& o) {
-  CLI::App* c = run.add_subcommand(std::string(o.op->word), o.help);
+void add(const Command& run, const Operator& o) {
+  const Command c = run.subcommand(std::string(o.op->word), o.help);
   auto flags = std::make_shared<Flags>();
   for (const RoleRow& row : kRoleTable)
-    if (reads(row, o.op)) add_tensor_option(*c, *flags, row);
-  add_running_options(*c, *flags);
-  c->add_option("--out", flags->outputs.out,
-                text("Result: ", row_of(o.result).name, " as .npy, or as .safetensors",
-                     writes(row_of(Role::lse), o.op) ? ", which also holds lse" : ""))
-      ->group("Results")
-      ->required()
-      ->type_name("FILE");
-  c->add_option("--out-dtype", flags->out_dtype, "Dtype of the result: fp32, or the dtype of the input (default)")
-      ->group("Results")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  if (writes(row_of(Role::lse), o.op)) add_row_file(*c, flags->outputs.lse, "Also write the log-sum-exp of each row");
+    if (reads(row, o.op)) add_tensor_option(c, *flags, row);
+  add_running_options(c, *flags);
+  c.option("--out", flags->outputs.out,
+           text("Result: ", row_of(o.result).name, " as .npy, or as .safetensors",
+                writes(row_of(Role::lse), o.op) ? ", which also holds lse" : ""))
+      .group("Results")
+      .required()
+      .type_name("FILE");
+  c.option("--out-dtype", flags->out_dtype, "Dtype of the result: fp32, or the dtype of the input (default)")
+      .group("Results")
+      .one_of({"fp32", "fp16", "bf16"});
+  if (writes(row_of(Role::lse), o.op)) add_row_file(c, flags->outputs.lse, "Also write the log-sum-exp of each row");
   if (is_said(o.op->words, "log")) {
-    c->add_option("--scale", flags->options.scale, "Factor of the scores; default: 1")->group("Scores");
-    c->add_flag("--log", flags->options.log, "Compute the logarithm of the softmax")->group("Scores");
+    c.option("--scale", flags->options.scale, "Factor of the scores; default: 1").group("Scores");
+    c.flag("--log", flags->options.log, "Compute the logarithm of the softmax").group("Scores");
   }
-  c->callback([flags, &o, &run] {
-    for (const CLI::Option* option : run.get_options())  // which are attention's
-      want(option->count() == 0, ErrorCode::bad_value, "options of ", o.op->word, " must come after it (got ",
-           option->get_name(), " before it)");
+  c.on_run([flags, &o, run] {
+    const std::string early = run.first_option_given();  // one of attention's
+    want(early.empty(), ErrorCode::bad_value, "options of ", o.op->word, " must come after it (got ", early,
+         " before it)");
     run_operator(o, *flags);
   });
 }
 
 }  // namespace
 
-void add_run_operators(CLI::App& run) {
+void add_run_operators(const Command& run) {
   for (const Operator& o : kOperators) add(run, o);
 }
 

@@ -79,53 +79,45 @@ InputFiles Running::files() const {
   return {npy, {}, in, prefix, dtype.empty() ? std::nullopt : std::optional(dtype_from_name(dtype))};
 }
 
-void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row) {
+void add_tensor_option(const Command& command, Running& running, const RoleRow& row) {
   command
-      .add_option_function<std::string>(
+      .option(
           option_of(row.name), [&running, &row](const std::string& file) { running.npy[row.name] = file; },
           std::string(".npy: ") + row.help)
-      ->group("Tensors")
-      ->type_name("FILE");
+      .group("Tensors")
+      .type_name("FILE");
 }
 
-void add_row_file(CLI::App& command, RowFile& rows, const std::string& help) {
+void add_row_file(const Command& command, RowFile& rows, const std::string& help) {
   command
-      .add_option_function<std::vector<std::string>>(
+      .optional_word(
           rows.option,
-          [&rows](const std::vector<std::string>& file) {
+          [&rows](const std::string& file) {
             rows.wanted = true;
-            if (!file.empty()) rows.path = file.front();
+            rows.path = file;
           },
           help + ": .npy; without a file if --out is .safetensors")
-      ->group("Results")
-      ->expected(0, 1)
-      ->type_name("FILE");
+      .group("Results")
+      .type_name("FILE");
 }
 
-void add_running_options(CLI::App& command, Running& running) {
-  command.add_option("--in", running.in, ".safetensors with tensors of these names")
-      ->group("Tensors")
-      ->type_name("FILE");
-  command.add_option("--prefix", running.prefix, "Prefix of the tensor names in --in, such as layers.0.")
-      ->group("Tensors");
-  command.add_option("--dtype", running.dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
-      ->group("Tensors")
-      ->check(CLI::IsMember({"bf16"}));
+void add_running_options(const Command& command, Running& running) {
+  command.option("--in", running.in, ".safetensors with tensors of these names").group("Tensors").type_name("FILE");
+  command.option("--prefix", running.prefix, "Prefix of the tensor names in --in, such as layers.0.").group("Tensors");
+  command.option("--dtype", running.dtype, "Dtype of .npy files that say '<V2', as ml_dtypes writes them: bf16")
+      .group("Tensors")
+      .one_of({"bf16"});
   command
-      .add_option("--implementation", running.implementation,
-                  "Name of the implementation, as in onepass info; default: the first that supports the problem")
-      ->group("Running");
-  command
-      .add_option("--device", running.device,
-                  "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
-      ->group("Running");
-  command.add_option("--threads", running.threads, "Number of threads; default: all cores")
-      ->group("Running")
-      ->check(CLI::Range(1, 1024));
-  command.add_option("--repeat", running.repeat, "Number of runs; prints the median time")
-      ->group("Running")
-      ->check(CLI::Range(1, 1000000));
-  command.add_flag("--json", running.json, "Print JSON")->group("Running");
+      .option("--implementation", running.implementation,
+              "Name of the implementation, as in onepass info; default: the first that supports the problem")
+      .group("Running");
+  command.option("--device", running.device, "cpu (default), cuda or cuda:N; tensors are copied to the device and back")
+      .group("Running");
+  command.option("--threads", running.threads, "Number of threads; default: all cores").group("Running").range(1, 1024);
+  command.option("--repeat", running.repeat, "Number of runs; prints the median time")
+      .group("Running")
+      .range(1, 1000000);
+  command.flag("--json", running.json, "Print JSON").group("Running");
   add_progress_flag(command, running.progress);
 }
 

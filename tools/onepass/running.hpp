@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "problem/roles.hpp"
 #include "tools/onepass/device_tensors.hpp"
 #include "tools/onepass/inputs.hpp"
+#include "tools/onepass/options.hpp"
 #include "tools/onepass/outputs.hpp"
 
 namespace onepass::cli {
@@ -26,11 +25,11 @@ struct Running {
   InputFiles files() const;
 };
 // --q FILE, of a role
-void add_tensor_option(CLI::App& command, Running& running, const RoleRow& row);
+void add_tensor_option(const Command& command, Running& running, const RoleRow& row);
 // --lse and others like it
-void add_row_file(CLI::App& command, RowFile& rows, const std::string& help);
+void add_row_file(const Command& command, RowFile& rows, const std::string& help);
 // --in and --prefix, --dtype, and how it runs
-void add_running_options(CLI::App& command, Running& running);
+void add_running_options(const Command& command, Running& running);
 
 // Where a result goes. Its shape follows the inputs'; that those fit is checked before memory is had.
 struct Result {

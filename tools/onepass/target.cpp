@@ -6,9 +6,9 @@
 
 namespace onepass::cli {
 
-void add_target(CLI::App& command, std::string& target) {
-  command.add_option("--target", target,
-                     "Use the kernels and tiles of a GPU of this architecture on the GPU at hand, such as sm_89");
+void add_target(const Command& command, std::string& target) {
+  command.option("--target", target,
+                 "Use the kernels and tiles of a GPU of this architecture on the GPU at hand, such as sm_89");
 }
 
 std::unique_ptr<cuda::PretendedDevice> as_target(Device device, const std::string& target) {

@@ -179,27 +179,22 @@ void tune(const Flags& flags) {
 
 }  // namespace
 
-void add_tune(CLI::App& app) {
-  CLI::App* c = app.add_subcommand(
+void add_tune(const Command& app) {
+  const Command c = app.subcommand(
       "tune", "Measure the numbers of rows from which linear() should use a flat GEMM, and cuBLAS or a BLAS");
   auto flags = std::make_shared<Flags>();
-  c->add_option("--shape", flags->shapes, "Shape [n, k] of w, such as 4096x11008; may be repeated");
-  c->add_option("--model", flags->models, "All shapes of a model: llama2-7b, llama3-8b; may be repeated");
-  c->add_option("--dtype", flags->dtype, "Dtype of x and w; default: bf16")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  c->add_option("--device", flags->device, "cpu (default), cuda or cuda:N");
-  c->add_option("--file", flags->file,
-                "File of the crossovers; default: $ONEPASS_DATAFLOW, or linear.txt in the cache");
-  c->add_option("--threads", flags->threads, "Number of threads on the CPU; default: all cores")
-      ->check(CLI::Range(1, 4096));
-  c->add_option("--rounds", flags->rounds, "Number of rounds, in which the kernels take turns; default: 3")
-      ->check(CLI::Range(1, 100));
-  c->add_option("--seconds", flags->seconds, "Time of each kernel in each round; default: 0.02")
-      ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--rows", flags->most_rows, "Largest number of rows of x; default: 128")->check(CLI::Range(1, 128));
-  c->add_flag("--dry", flags->dry, "Measure and print, but do not write the file");
-  c->add_flag("--json", flags->json, "Print JSON");
-  c->callback([flags] { tune(*flags); });
+  c.option("--shape", flags->shapes, "Shape [n, k] of w, such as 4096x11008; may be repeated");
+  c.option("--model", flags->models, "All shapes of a model: llama2-7b, llama3-8b; may be repeated");
+  c.option("--dtype", flags->dtype, "Dtype of x and w; default: bf16").one_of({"bf16", "fp16", "fp32"});
+  c.option("--device", flags->device, "cpu (default), cuda or cuda:N");
+  c.option("--file", flags->file, "File of the crossovers; default: $ONEPASS_DATAFLOW, or linear.txt in the cache");
+  c.option("--threads", flags->threads, "Number of threads on the CPU; default: all cores").range(1, 4096);
+  c.option("--rounds", flags->rounds, "Number of rounds, in which the kernels take turns; default: 3").range(1, 100);
+  c.option("--seconds", flags->seconds, "Time of each kernel in each round; default: 0.02").range(0.0, 60.0);
+  c.option("--rows", flags->most_rows, "Largest number of rows of x; default: 128").range(1, 128);
+  c.flag("--dry", flags->dry, "Measure and print, but do not write the file");
+  c.flag("--json", flags->json, "Print JSON");
+  c.on_run([flags] { tune(*flags); });
 }
 
 }  // namespace onepass::cli

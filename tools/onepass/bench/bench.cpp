@@ -5,7 +5,6 @@
 #include <span>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "base/text.hpp"
 #include "onepass/error.hpp"
@@ -13,6 +12,7 @@
 #include "tools/onepass/bench/report.hpp"
 #include "tools/onepass/command.hpp"
 #include "tools/onepass/io/output_file.hpp"
+#include "tools/onepass/options.hpp"
 #include "tools/onepass/streams.hpp"
 #include "tools/onepass/target.hpp"
 
@@ -126,32 +126,29 @@ void run(const Settings& s) {
 
 namespace onepass::cli {
 
-void add_bench(CLI::App& app) {
+void add_bench(const Command& app) {
   auto settings = std::make_shared<bench::Settings>();
-  CLI::App* c =
-      app.add_subcommand("bench", "Time problems beside the machine's peaks and other libraries, interleaved");
-  c->add_option("--suite", settings->suite,
-                "File of cells, a line each: a problem, or: threads | implementation or - | problem");
-  c->add_option("--problem", settings->problems,
-                "A problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
-  c->add_option("--device", settings->device, "Move all problems to this device: cpu, cuda or cuda:N");
-  cli::add_target(*c, settings->target);
-  c->add_option("--threads", settings->threads, "Number of threads for --problem")->check(CLI::Range(1, 1024));
-  c->add_option("--implementation", settings->implementation,
-                "Name of the implementation for cells that do not name one");
-  c->add_option("--rounds", settings->rounds, "Number of rounds; default: 7, on CUDA 3")->check(CLI::Range(1, 1000));
-  c->add_option("--seconds", settings->seconds, "Time of each contender in each round; default: 0.12, on CUDA 0.04")
-      ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--pause", settings->pause, "Pause before each turn in seconds, on CUDA only; default: 0.45")
-      ->check(CLI::Range(0.0, 60.0));
-  c->add_option("--peers", settings->peers,
-                "Other libraries to time, such as torch onnxruntime, torch-cudnn torch-flash");
-  c->add_option("--peers-command", settings->peers_command,
-                "Program that times the peers, such as 'python3 -m bench peers'");
-  c->add_option("--json", settings->json_path, "Also write the results to this file");
-  c->add_flag("--launch", settings->launch,
-              "Measure the host time of one cached call, on CUDA beside a bare kernel launch");
-  c->callback([settings] { bench::run(*settings); });
+  const Command c =
+      app.subcommand("bench", "Time problems beside the machine's peaks and other libraries, interleaved");
+  c.option("--suite", settings->suite,
+           "File of cells, a line each: a problem, or: threads | implementation or - | problem");
+  c.option("--problem", settings->problems,
+           "A problem line; may be repeated. 'PROBLEM with v=one' puts NaN into v and also times finite inputs");
+  c.option("--device", settings->device, "Move all problems to this device: cpu, cuda or cuda:N");
+  cli::add_target(c, settings->target);
+  c.option("--threads", settings->threads, "Number of threads for --problem").range(1, 1024);
+  c.option("--implementation", settings->implementation, "Name of the implementation for cells that do not name one");
+  c.option("--rounds", settings->rounds, "Number of rounds; default: 7, on CUDA 3").range(1, 1000);
+  c.option("--seconds", settings->seconds, "Time of each contender in each round; default: 0.12, on CUDA 0.04")
+      .range(0.0, 60.0);
+  c.option("--pause", settings->pause, "Pause before each turn in seconds, on CUDA only; default: 0.45")
+      .range(0.0, 60.0);
+  c.option("--peers", settings->peers, "Other libraries to time, such as torch onnxruntime, torch-cudnn torch-flash");
+  c.option("--peers-command", settings->peers_command,
+           "Program that times the peers, such as 'python3 -m bench peers'");
+  c.option("--json", settings->json_path, "Also write the results to this file");
+  c.flag("--launch", settings->launch, "Measure the host time of one cached call, on CUDA beside a bare kernel launch");
+  c.on_run([settings] { bench::run(*settings); });
 }
 
 }  // namespace onepass::cli
