@@ -228,15 +228,22 @@ INSTANTIATE_TEST_SUITE_P(Table32, Decoding,
 TEST(EvenDecoding, CompilesToTheCodeThatWasMeant) {
   std::string why;
   if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
-  for (const char* line :
-       {"fwd b1 h32/8 s1x8192 d128 bf16 cuda", "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 cuda",
-        "fwd b1 h32/8 s1x8192 d256 fp32 cuda", "fwd b1 h32/8 s1x8192 d128 bf16 entropy cuda",
-        "fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 entropy cuda"}) {
+  for (const auto& [line, hopper] :
+       {std::pair{"fwd b1 h32/8 s1x8192 d128 bf16 cuda", false},
+        {"fwd b1 h32/8 s1x8192 d128 bf16 cuda", true},  // few tokens: shared tiles and copying warps
+        {"fwd b1 h32/8 s1x8192 d128 fp16 softcap=20 sinks kv=paged:16 cuda", true},
+        {"fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 cuda", false},
+        {"fwd b1 h32/8 s1x8192 d256 fp32 cuda", false},
+        {"fwd b1 h32/8 s1x8192 d128 bf16 entropy cuda", false},
+        {"fwd b1 h32/8 s4x8192 d64 fp16 sinks kv=paged:16 entropy cuda", false}}) {
     const Problem p = parse_problem(line);
-    decode::DecodeConfig config = decode::select_config(p, kHopper.shared_bytes).value();
+    decode::DecodeConfig config = decode::select_config(p, kHopper.shared_bytes, hopper).value();
+    EXPECT_EQ(config.copy_warps != 0, hopper) << line;
     ASSERT_TRUE(config.even = decode::may_be_even(p, decode::sharing_of(p, config))) << line;
     const cuda::KernelProgram program = decode::program_of(cuda::features_of(p), config, kHopper.arch);
-    EXPECT_EQ(cuda::wrong_code(cuda::compile(program), sm80_gate(p, config)), "") << line;
+    cuda::CodeGate gate = sm80_gate(p, config);
+    gate.threads = config.all_threads();
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(program), gate), "") << line;
   }
 }
 
