@@ -108,8 +108,9 @@ bool good(const Job& job) { return job.state == "compiled" || job.state == "was 
 void report(const Flags& flags, const std::vector<Job>& jobs) {
   const auto made = std::count_if(jobs.begin(), jobs.end(), [](const Job& j) { return j.state == "compiled"; });
   if (!flags.json) {
-    fmt::print("{} kernels, {} of them compiled now by NVRTC {}, in {}; use them with ONEPASS_PREBUILT={}\n",
-               jobs.size(), made, cuda::compiler_version(), flags.directory, flags.directory);
+    fmt::print("{} {}, {} compiled now by NVRTC {}, in {}; use them with ONEPASS_PREBUILT={}\n", jobs.size(),
+               jobs.size() == 1 ? "kernel" : "kernels", made, cuda::compiler_version(), flags.directory,
+               flags.directory);
     return;
   }
   nlohmann::ordered_json j{{"directory", flags.directory},
