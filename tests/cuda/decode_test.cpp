@@ -49,8 +49,8 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   EXPECT_EQ(said, "");
 }
 
-// A case of each kind of kernel. The other suites run in ./dev test all: every head dim with one row tile and with as
-// many as fit, and the features spread over the devices.
+// A case of each kind of kernel. The other suites run in ./dev test all: every head dim with one row tile and with
+// the most that fit, and the features spread over the devices.
 INSTANTIATE_TEST_SUITE_P(
     Table, Decoding,
     testing::Values(
