@@ -55,7 +55,7 @@ DEV void copy_chunk(u32 to, const char* from, i32 bytes) {
 // rows x dim elements, padded with zeros to a multiple of sixteen elements a row, for each warp that shares the rows;
 // tokens past the sequence are zeros, since whatever they hold would meet weights of 0. A thread copies the same chunks
 // of every kStep-th row. Token 0 of K and V lies where KeyValueView says; the others follow at one stride, or each(..)
-// is told where every one of them is.
+// reads where every one of them is.
 template <i32 rows, i32 dim, i32 pitch, i32 unrolled = rows>
 struct TileCopy {
   static constexpr i32 kBytes = dim * kElementBytes, kChunks = round_up(dim, 16 * kShare) * kElementBytes / 16;
@@ -77,23 +77,31 @@ struct TileCopy {
     copy(to, first, [&] { return token_0; });
   }
 
-  // where(token): the address of its row, or null: zeros.
-  template <class Where>
-  DEV void each(u32 to, i32 first, const Where& where) const {
+  // Shared memory has the address of each row at `rows_at`; null: zeros. A few are read at a time and waited for once.
+  DEV void each(u32 to, u32 rows_at) const {
+    constexpr i32 kAtOnce = 4;
 #pragma unroll
     for (i32 across = 0; across < kChunks; across += kAcross) {
       const i32 thread = static_cast<i32>(opaque_thread()), row = thread / kAcross, chunk = across + thread % kAcross;
       const i32 bytes = bytes_of(across, chunk);
       if (kChunks < across + kAcross && chunk >= kChunks) return;
 #pragma unroll(unrolled)
-      for (i32 i = 0; i < ceil_div(rows, kStep); ++i) {
-        const i32 r = row + i * kStep;
-        if (rows % kStep != 0 && r >= rows) break;
-        const char* const at = first + r < tokens ? where(first + r) : nullptr;
-        const u64 piece =
-            reinterpret_cast<u64>(at) + chunk * 16;  // of integers: nothing may be added to a null pointer
-        copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(piece),
-                                     at ? bytes : 0);
+      for (i32 i = 0; i < ceil_div(rows, kStep); i += kAtOnce) {
+        const char* known[kAtOnce];
+#pragma unroll
+        for (i32 e = 0; e < kAtOnce; ++e) {
+          const i32 r = row + (i + e) * kStep;
+          known[e] = load_address(rows_at + 8 * min(r, rows - 1));
+        }
+#pragma unroll
+        for (i32 e = 0; e < kAtOnce; ++e) {
+          const i32 r = row + (i + e) * kStep;
+          if (r >= rows) break;
+          const u64 piece =
+              reinterpret_cast<u64>(known[e]) + chunk * 16;  // of integers: nothing may be added to a null pointer
+          copy_chunk<kBytes % 16 == 0>(to + swizzled(r, chunk, pitch), reinterpret_cast<const char*>(piece),
+                                       known[e] ? bytes : 0);
+        }
       }
     }
   }

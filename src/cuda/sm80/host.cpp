@@ -6,10 +6,10 @@ namespace onepass::sm80 {
 
 Extras extras_of(const AttentionFeatures& f, int copy_bytes) {
   AttentionFeatures dense = f;
-  dense.packed = dense.seqused = false;
+  dense.packed = dense.seqused = dense.paged = false;
   if (f.softcap || f.score_mod || copy_bytes < 16) return kAll;
   if (!dense.plain()) return kTerms;
-  return f.own_lengths() || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
+  return f.own_lengths() || f.paged || (f.bounded_left && f.bounded_right) ? kBands : kPlain;
 }
 
 namespace {

@@ -24,12 +24,12 @@ struct ForwardConfig {
 };
 
 // Shared memory of a CTA, in order: the Q tile (O on its way out), K blocks, V blocks, S where warps share rows, two
-// tiles of work, the last remembered rows of each warp.
-// A row is padded to a multiple of 128 bytes, the swizzle's width.
+// tiles of work, the addresses of a block's rows of K and V where they are paged, the last remembered rows of each
+// warp. A row is padded to a multiple of 128 bytes, the swizzle's width.
 struct ForwardLayout {
   int q_pitch, k_pitch, v_pitch;  // bytes of a row; k_pitch is q_pitch
   int k_bytes, v_bytes;           // of a block
-  int q, k, v, scores, work, bases, fallback, total;
+  int q, k, v, scores, work, bases, rows, fallback, total;
 };
 ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, const ForwardConfig& c) {
   const AttentionFeatures& f = features.attention;
@@ -45,7 +45,8 @@ ONEPASS_HD constexpr ForwardLayout layout_of(const ForwardFeatures& features, co
   l.scores = l.v + c.stages * l.v_bytes;
   l.work = l.scores + (c.share > 1 ? 4 * c.block_m() * c.block_n : 0);
   l.bases = l.work + 2 * 64;
-  l.fallback = l.bases + (features.attention.paged ? 48 : 32);
+  l.rows = l.bases + (f.paged ? 48 : 32);
+  l.fallback = l.rows + (f.paged ? 2 * 8 * c.block_n : 0);
   l.total = l.fallback + 4 * c.warps;
   return l;
 }

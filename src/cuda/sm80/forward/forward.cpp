@@ -30,15 +30,25 @@ struct TileConfig {
 constexpr int kWaves = 512;  // tiles of 256 rows that keep the multiprocessors busy
 constexpr TileConfig kConfigs16[] = {
     // dims    extras | warps row tiles n stages | Q in registers | blocks
-    {64, 64, kBands, 4, 2, 48, 2, false, 3},      {64, 64, kBands, 4, 2, 64, 2, true, 2},
-    {64, 64, kAll, 4, 1, 64, 2, true, 2},         {128, 128, kPlain, 4, 2, 64, 2, false, 2},
-    {128, 128, kBands, 4, 2, 48, 2, false, 2},    {128, 128, kPlain, 8, 2, 64, 1, false, 1, 1, 64, kWaves},
-    {128, 128, kBands, 4, 2, 32, 1, false, 2},    {128, 128, kAll, 4, 1, 32, 2, false, 2},
-    {192, 128, kBands, 4, 2, 48, 1, false, 2},    {256, 256, kBands, 4, 1, 64, 1, false, 2},
-    {256, 256, kBands, 8, 1, 64, 1, false, 1},    {256, 256, kBands, 8, 1, 32, 1, true, 1},
-    {256, 256, kAll, 4, 1, 32, 1, false, 2},      {256, 256, kAll, 4, 1, 16, 1, false, 2},
-    {576, 512, kBands, 8, 1, 64, 1, false, 1, 2}, {576, 512, kAll, 8, 1, 32, 1, false, 1, 2},
-    {576, 512, kAll, 4, 1, 32, 1, false, 1, 2},   {576, 512, kAll, 2, 1, 32, 1, false, 1, 2},
+    {64, 64, kBands, 4, 2, 48, 2, false, 3},
+    {64, 64, kBands, 4, 2, 64, 2, true, 2},
+    {64, 64, kBands, 4, 2, 48, 2, true, 2},
+    {64, 64, kAll, 4, 1, 64, 2, true, 2},
+    {128, 128, kPlain, 4, 2, 64, 2, false, 2},
+    {128, 128, kBands, 4, 2, 48, 2, false, 2},
+    {128, 128, kPlain, 8, 2, 64, 1, false, 1, 1, 64, kWaves},
+    {128, 128, kBands, 4, 2, 32, 1, false, 2},
+    {128, 128, kAll, 4, 1, 32, 2, false, 2},
+    {192, 128, kBands, 4, 2, 48, 1, false, 2},
+    {256, 256, kBands, 4, 1, 64, 1, false, 2},
+    {256, 256, kBands, 8, 1, 64, 1, false, 1},
+    {256, 256, kBands, 8, 1, 32, 1, true, 1},
+    {256, 256, kAll, 4, 1, 32, 1, false, 2},
+    {256, 256, kAll, 4, 1, 16, 1, false, 2},
+    {576, 512, kBands, 8, 1, 64, 1, false, 1, 2},
+    {576, 512, kAll, 8, 1, 32, 1, false, 1, 2},
+    {576, 512, kAll, 4, 1, 32, 1, false, 1, 2},
+    {576, 512, kAll, 2, 1, 32, 1, false, 1, 2},
 };
 constexpr TileConfig kConfigs32[] = {
     // dims     extras | warps row tiles n stages | Q in registers | blocks
