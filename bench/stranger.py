@@ -15,6 +15,7 @@ import json
 import platform
 import statistics
 import time
+import warnings
 
 import onepass
 import onepass.torch
@@ -283,6 +284,7 @@ def main():
     given = parser.parse_args()
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     able, missing = present(device == "cuda")
+    warnings.simplefilter("ignore", UserWarning)  # PyTorch's, of each cell that a backend does not take; listed below
     facts = machine(device == "cuda")
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     print("\n| | problem | onepass | how many times longer others take |\n|---|---|---|---|", flush=True)

@@ -105,6 +105,7 @@ TABLES = {
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h200-serving": lambda: gpu.serving(rows_of("h200_serving")["rows"]),
     "h200-invariant": gpu.invariant,
+    "h200-stranger": gpu.stranger,
     "h100-serving-transformers": lambda: serving_transformers.table(rows_of("h100_serving_transformers")).splitlines(),
     "h200-serving-kernel": lambda: serving_transformers.table(rows_of("h200_serving_kernel")).splitlines(),
     "h200-vllm": lambda: vllm_speed.table(rows_of("h200_vllm")).splitlines(),

@@ -149,6 +149,25 @@ def serving(rows):
     return markdown(["us", "onepass", "parts", "contiguous", "onepass over these", "FlashInfer's best", ""], lines)
 
 
+def stranger():
+    """A part of the output of bench/stranger.py: head dim 128, decoding."""
+    lines = []
+    for result in rows_of("h200_stranger")["results"]:
+        cell, seconds = result["cell"], dict(result["seconds"])
+        if cell["dim"] != 128 or cell["group"] == "mixed":
+            continue
+        ours, decoding = seconds.pop("onepass"), cell["group"] == "decoding"
+        pairs = cell["keys"] * (cell["keys"] + 1) / 2 if cell["causal"] else cell["keys"] ** 2
+        work = 4e-12 * cell["batch"] * cell["heads"] * cell["dim"] * pairs * (2.5 if cell["group"] == "backward" else 1)
+        read = 4e-9 * cell["batch"] * cell["heads_kv"] * cell["dim"] * cell["keys"]
+        speed = f"{read / ours:.0f} GB/s" if decoding else f"{work / ours:.0f} TFLOP/s"
+        mask = " causal" if cell["causal"] and not decoding else ""
+        what = f"{cell['batch']} x {cell['keys']} {'keys' if decoding else 'rows'}{mask}"
+        others = ", ".join(f"{name} {s / ours:.2f}x" for name, s in seconds.items())
+        lines.append([cell["group"], what, speed, others])
+    return markdown(["", "bf16 d128", "onepass", "how many times longer others take"], lines)
+
+
 def invariant():
     """Calls with batch_invariant beside the same without it."""
     rows, lines = rows_of("h200_invariant"), []
