@@ -53,7 +53,7 @@ TileConfig tile_of(const Problem& p) {
 // Warps of a team for `row_tiles` times sixteen rows, of which each warp holds `held`.
 int team_of(const TileConfig& tile, int row_tiles, int held) { return row_tiles / held * tile.halves; }
 
-// Keys of a tile. Beside e4m3 keys, registers are short: a half or a quarter of the table's.
+// Keys of a tile. Beside e4m3 keys, registers are short: at most 32 keys, or 16 where a warp holds 32 rows.
 int keys_of_tile(const Problem& p, const AttentionFeatures& f, const TileConfig& tile, int held, bool row_blocks) {
   if (!has_fp8_keys(p)) return tile.block_n;
   const int most_held = p.batch_invariant ? tile.row_tiles : held;  // tiles do not depend on the rows
@@ -122,7 +122,7 @@ DecodeConfig in_fixed_teams(const ForwardFeatures& features, DecodeConfig c, int
   return in_teams(features, c, shared_bytes, team);
 }
 
-// With fewer slots, if two such CTAs then share a multiprocessor.
+// The config with fewer slots, if two such CTAs then share a multiprocessor.
 DecodeConfig beside_another(const ForwardFeatures& features, const DecodeConfig& c, int shared_bytes) {
   for (DecodeConfig two = c; two.slots >= kMinSlotsOfTwo; --two.slots)
     if (blocks_at_once(features, two, shared_bytes) == 2) return two;
@@ -131,14 +131,17 @@ DecodeConfig beside_another(const ForwardFeatures& features, const DecodeConfig&
 
 // A block of rows is one step of the line of work, whatever the number of its tiles.
 std::string why_too_many(const Problem& p, const DecodeConfig& c) {
+  constexpr std::int64_t kMax = cuda::kMaxPosition;
+  if (c.row_blocks && rows_of(p) > kMax)
+    return text("rows per K/V head must be at most ", kMax, " (got ", rows_of(p), ")");
   const std::int64_t groups = groups_of(p, sharing_of(p, c));
   if (c.row_blocks) {
-    if (std::max(rows_of(p), groups) <= cuda::kMaxPosition) return "";
-    return text(groups, " blocks of rows are too many for 32-bit indices (rows per K/V head are ", rows_of(p), ")");
+    if (groups <= kMax) return "";
+    return text("blocks of ", c.rows, " rows must be at most ", kMax, " (got ", groups, ")");
   }
   const int piece = std::max(1, c.piece);
   const std::int64_t tiles = round_up(std::max<std::int64_t>(1, tiles_of(p, c.block_n, piece)), piece);
-  if (groups <= cuda::kMaxPosition / tiles) return "";
+  if (groups <= kMax / tiles) return "";
   return text(groups, " K/V heads have too many tiles of ", c.block_n, " keys for 32-bit indices");
 }
 
