@@ -16,15 +16,16 @@ if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-# True where large headers are parsed once instead of once a file. ccache does not cache such objects.
-set(ONEPASS_PRECOMPILE OFF)
-if(NOT CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  set(ONEPASS_PRECOMPILE ON)
+# Large headers are parsed once instead of once a file. A compiler cache does not cache such objects.
+set(precompile OFF)
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  set(precompile ON)
 endif()
+option(ONEPASS_PRECOMPILE "Precompile the standard headers that most files include" ${precompile})
 
 add_library(onepass_warnings INTERFACE)
 target_compile_options(onepass_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi
-  # False positives of GCC 12 on std::string (GCC bug 105651), with precompiled headers of more warnings.
+  # GCC 12 reports these falsely on std::string (GCC bug 105651), the last two behind a precompiled header.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<$<BOOL:${ONEPASS_PRECOMPILE}>:-Wno-array-bounds -Wno-stringop-overflow>
   # What is left out here is set by an open() later, or braces are left out.
