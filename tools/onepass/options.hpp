@@ -56,7 +56,7 @@ class Command {
   CLI::App* app_;
 };
 
-// How a command ends the tool with a status other than 0, and with an error about an option that is missing.
+// End the tool: with a status other than 0, or with an error that names a missing option.
 [[noreturn]] void exit_with(int status);
 [[noreturn]] void option_is_missing(const std::string& name);
 

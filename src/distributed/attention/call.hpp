@@ -35,8 +35,8 @@ struct Keys {
 };
 using KeyGradients = std::array<Tensor, 2>;  // dk and dv
 
-// Tensors with all rows of this rank, or of the call's heads. lse and row_max may be left out. partial: of Attention; a
-// merge follows.
+// Tensors with all rows of this rank, or of the call's heads. lse and row_max may be left out. partial:
+// Attention::partial; a merge completes the result.
 struct RowResults {
   Tensor out, lse{}, row_max{};
   bool partial = false;

@@ -17,7 +17,7 @@ bool has_few_rows(const Problem& p) {
   return rows_of(p) <= kMaxRows && (p.seq_q <= 1 || p.batch_invariant || p.seq_k >= kKeysOfRow * rows_of(p));
 }
 
-// Beside e4m3 k and v. Few rows copy by cp.async, which needs 4-byte alignment.
+// The sentence that refuses e4m3 k and v. Few rows copy by cp.async, which needs 4-byte alignment.
 std::string why_no_fp8_keys(const Problem& p, bool few) {
   if (p.dtype == DType::f32) return "with an FP8 cache, q must be fp16 or bf16 (got fp32)";
   for (const Role role : {Role::q, Role::k, Role::v}) {

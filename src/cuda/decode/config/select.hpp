@@ -26,7 +26,8 @@ int blocks_at_once(const ForwardFeatures& features, const DecodeConfig& config, 
 // (one_result/). None where shared memory is too small.
 inline constexpr int kMaxPromptWarps = 12;
 std::optional<DecodeConfig> for_prompts(const ForwardFeatures& features, DecodeConfig c, int shared_bytes, int warps);
-// The prompts' config for a problem: with as many warps as it gains by. None as above.
+// The prompts' config for a problem: with the number of warps that is fastest for it. None where shared memory is too
+// small.
 std::optional<DecodeConfig> for_prompts(const Problem& problem, const DecodeConfig& c, int shared_bytes);
 // A config of FP8 prompts with one team for as many rows as its warps hold. None where shared memory is too small.
 std::optional<DecodeConfig> in_large_blocks(const ForwardFeatures& features, DecodeConfig c, int shared_bytes);
