@@ -79,7 +79,7 @@ def explain(q, k=None, v=None, *, target=None, **options):
     **options)`` explains a call of ``attention``, whose options it accepts (out included).
 
     Args:
-      target: None for this machine, or the architecture of a GPU, such as ``"sm_90"``. The text is then about the same
+      target: None for this machine, or a GPU's architecture, ``"sm_90"`` or ``"9.0"``. The text is then about the same
         call on a GPU of that kind. Neither a GPU nor a driver needs to be there.
     """
     target = "" if target is None else _values.text("target", str(target))

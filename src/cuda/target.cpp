@@ -35,15 +35,16 @@ constexpr Row kTargets[] = {
     {"sm_120", 12, 0, 101376, "NVIDIA GeForce RTX 5090", 170, 96 * kMiB},
 };
 
-// The architecture-specific form is what the kernels are compiled for; a device is named by either.
-std::string_view without_suffix(std::string_view arch) {
-  return arch.ends_with('a') ? arch.substr(0, arch.size() - 1) : arch;
+// A device is named by its architecture, by the architecture-specific form that its kernels are compiled for, or by its
+// compute capability.
+bool names(std::string_view word, const Row& row) {
+  return word == row.arch || word == text(row.arch, "a") || word == text(row.major, ".", row.minor);
 }
 
 const Row& row_of(std::string_view arch) {
   std::string known;
   for (const auto& row : kTargets) {
-    if (row.arch == without_suffix(arch)) return row;
+    if (names(arch, row)) return row;
     known += text(known.empty() ? "" : ", ", row.arch);
   }
   throw Error(ErrorCode::bad_value, text("arch must be one of ", known, " (got '", arch, "')"));

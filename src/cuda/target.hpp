@@ -9,7 +9,7 @@
 namespace onepass::cuda {
 
 // A common card of this architecture, without a context: kernels cannot be launched on it. arch: "sm_90", "sm_90a",
-// "sm_86" ...; throws Error (bad_value) naming those known.
+// "9.0" ...; throws Error (bad_value) naming those known.
 DeviceFacts typical_device(std::string_view arch);
 
 // The device at hand with the compute capability and shared memory of another architecture: plans choose the kernels

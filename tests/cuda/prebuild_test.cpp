@@ -25,7 +25,9 @@ std::string key(const std::string& line, const char* arch = "sm_90") {
 TEST(Prebuild, NamesTheTargetsItKnows) {
   EXPECT_EQ(typical_device("sm_90").major, 9);
   EXPECT_EQ(typical_device("sm_90a").shared_bytes, 232448);
-  for (const char* wrong : {"sm_70", "90", "", "sm_90aa"}) {
+  EXPECT_EQ(typical_device("8.9").chip_minor, 9);
+  EXPECT_EQ(typical_device("10.3").shared_bytes, 232448);
+  for (const char* wrong : {"sm_70", "90", "", "sm_90aa", "7.0", "9", "9.0a"}) {
     const std::string said = test::sentence_of([&] { typical_device(wrong); });
     EXPECT_EQ(said.find("arch must be one of sm_"), 0u) << said;
     EXPECT_NE(said.find("sm_90"), said.npos) << said;
