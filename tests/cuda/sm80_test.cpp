@@ -2,6 +2,7 @@
 // NVRTC, not a GPU; what compiles is skipped where it is missing.
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/sm80/forward/forward.hpp"
@@ -36,46 +37,46 @@ INSTANTIATE_TEST_SUITE_P(
         Sm80Case{
             kBlackwell,
             "fwd b2 h4 s67 d128 bf16 strides=q:80000,400,1601;k:80000,400,-1601;v:80000,400,1601;o:80000,400,1601"}));
-INSTANTIATE_TEST_SUITE_P(More, Sm80Forward,
-                         testing::Values(Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 window=99:0"},
-                                         Sm80Case{kHopper, "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk"},
-                                         Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
-                                         Sm80Case{kAda, "fwd b4 h16 s4096 d128 bf16 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right entropy"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 entropy"},
-                                         Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16 causal_bottom_right entropy"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d512 bf16 softcap=20 bias=fp32:bhqk entropy"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 fp32 causal_bottom_right entropy"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 fp32 entropy row_max"},
-                                         Sm80Case{kAda, "fwd b1 h1 s4096 d320 bf16 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d512 fp16"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 alibi"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d64 bf16"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d64 fp16 causal_top_left"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 out=fp32 sinks"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 dropout=0.1"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 dropout=0.1 dropout_seed"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 alibi"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 tree=64 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d256 bf16 tree=64 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d256 fp16 causal_bottom_right"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 row_max"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d33/7 fp16 window=9:9"},
-                                         Sm80Case{kAmpere, "fwd b1 h1 s4096 d128 bf16 window=100:30"},
-                                         Sm80Case{kAmpere, "fwd b1 h1 s4096 d256 bf16 softcap=20 mask=b1qk"},
-                                         Sm80Case{kAda, "fwd h1 d256 fp16 varlen=128,512"},
-                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp16 causal_bottom_right"},
-                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d256 bf16"},
-                                         Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 causal_bottom_right"},
-                                         Sm80Case{kHopper, "fwd h1 d300/280 bf16 varlen=128,512 window=99:0"},
-                                         Sm80Case{kA100, "fwd b1 h1 s4096 d576/512 bf16 softcap=20 mask=b1qk"},
-                                         Sm80Case{kBlackwell, "fwd b1 h1 s4096 d512 fp16 dropout=0.1"}));
+INSTANTIATE_TEST_SUITE_P(
+    More, Sm80Forward,
+    testing::Values(
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 window=99:0"},
+        Sm80Case{kHopper, "fwd h1 d128 bf16 varlen=128,512 causal_bottom_right"},
+        Sm80Case{kA100, "fwd h8/2 s4096x8192 d128 bf16 kv=paged:16 causal_bottom_right"},
+        Sm80Case{kAda, "fwd h8/2 s4096x8192 d64 bf16 kv=paged:16 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd h8/2 s4096x8192 d256 bf16 kv=paged:16 window=99:0"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 bias=fp32:bhqk"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d192 bf16 causal_bottom_right"},
+        Sm80Case{kAda, "fwd b4 h16 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right entropy"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d192/128 bf16"}, Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 entropy"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d256 bf16 causal_bottom_right entropy"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d512 bf16 softcap=20 bias=fp32:bhqk entropy"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 fp32 causal_bottom_right entropy"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 fp32 entropy row_max"},
+        Sm80Case{kAda, "fwd b1 h1 s4096 d320 bf16 causal_bottom_right"}, Sm80Case{kA100, "fwd b1 h1 s4096 d512 fp16"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 alibi"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d64 bf16"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d64 fp16 causal_top_left"}, Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 out=fp32 sinks"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d128 bf16 dropout=0.1"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 dropout=0.1 dropout_seed"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d256 bf16 alibi"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 tree=64 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d256 bf16 tree=64 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d64 bf16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d256 fp16 causal_bottom_right"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d128 bf16 row_max"}, Sm80Case{kA100, "fwd b1 h1 s4096 d33/7 fp16 window=9:9"},
+        Sm80Case{kAmpere, "fwd b1 h1 s4096 d128 bf16 window=100:30"},
+        Sm80Case{kAmpere, "fwd b1 h1 s4096 d256 bf16 softcap=20 mask=b1qk"},
+        Sm80Case{kAda, "fwd h1 d256 fp16 varlen=128,512"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d128 fp16 causal_bottom_right"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d256 bf16"},
+        Sm80Case{kHopper, "fwd b1 h1 s4096 d512 bf16 causal_bottom_right"},
+        Sm80Case{kHopper, "fwd h1 d300/280 bf16 varlen=128,512 window=99:0"},
+        Sm80Case{kA100, "fwd b1 h1 s4096 d576/512 bf16 softcap=20 mask=b1qk"},
+        Sm80Case{kBlackwell, "fwd b1 h1 s4096 d512 fp16 dropout=0.1"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Table32, Sm80Forward,
@@ -110,6 +111,21 @@ TEST(Sm80Table, EveryRowFitsTheDevicesThatTakeIt) {
     EXPECT_LE(c->blocks * (sm80::layout_of(cuda::features_of(p), *c).total + 1024), device.shared_bytes + 1024)
         << device.arch << " " << line;
   });
+}
+
+// With pages a CTA has as many rows as without, and two or more share a multiprocessor up to head dim 128.
+TEST(Sm80Table, PagesTakeNoRowsAway) {
+  for (const Generation& device : {kHopper, kA100, kAda}) {
+    for (const char* dim : {"d64", "d128"}) {
+      const sm80::ForwardConfig c =
+          sm80::select_config(
+              parse_problem(text("h8/2 s4096x8192 ", dim, " bf16 kv=paged:16 causal_bottom_right cuda")),
+              device.shared_bytes)
+              .value();
+      EXPECT_EQ(c.block_m(), 128) << device.arch << " " << dim;
+      EXPECT_GE(c.blocks, 2) << device.arch << " " << dim;
+    }
+  }
 }
 
 TEST(Sm80Table, CopiesAreAsLargeAsStridesAllow) {
