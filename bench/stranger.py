@@ -291,7 +291,7 @@ def main():
     results, refused = [], {}
     for cell in cells(device == "cuda", given.quick):
         medians, reasons = measure(cell, able, device, 0.0 if given.quick else given.seconds)
-        results.append({"cell": dataclasses.asdict(cell), "seconds": medians, "not_run": reasons})
+        results.append({"cell": dataclasses.asdict(cell), "work": cell.work(), "seconds": medians, "not_run": reasons})
         print(row(cell, medians, reasons), flush=True)
         for name, reason in reasons.items():
             refused.setdefault((name, reason), []).append(cell.name())

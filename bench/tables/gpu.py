@@ -157,10 +157,8 @@ def stranger():
         if cell["dim"] != 128 or cell["group"] == "mixed":
             continue
         ours, decoding = seconds.pop("onepass"), cell["group"] == "decoding"
-        pairs = cell["keys"] * (cell["keys"] + 1) / 2 if cell["causal"] else cell["keys"] ** 2
-        work = 4e-12 * cell["batch"] * cell["heads"] * cell["dim"] * pairs * (2.5 if cell["group"] == "backward" else 1)
-        read = 4e-9 * cell["batch"] * cell["heads_kv"] * cell["dim"] * cell["keys"]
-        speed = f"{read / ours:.0f} GB/s" if decoding else f"{work / ours:.0f} TFLOP/s"
+        per_second = result["work"] / ours
+        speed = f"{1e-9 * per_second:.0f} GB/s" if decoding else f"{1e-12 * per_second:.0f} TFLOP/s"
         mask = " causal" if cell["causal"] and not decoding else ""
         what = f"{cell['batch']} x {cell['keys']} {'keys' if decoding else 'rows'}{mask}"
         others = ", ".join(f"{name} {s / ours:.2f}x" for name, s in seconds.items())

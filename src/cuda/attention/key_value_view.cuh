@@ -23,25 +23,24 @@ struct KeyValueView {
     DEV bool exists() const { return !features.paged || batch >= 0; }
   };
   DEV Place place(const ForwardParams& p, i32 key) const { return checked(p, entry(p, key)); }
-  // The same of a page that the table has named.
-  static DEV Place in_page(const ForwardParams& p, i32 page, i32 key) {
-    return checked(p, {page, key - page_of(p, key) * p.page_size});
-  }
   // The same in two steps: the raw entry, without waiting for the load, and then -1 for a page that does not exist.
   DEV Place entry(const ForwardParams& p, i32 key) const {
-    if constexpr (features.paged) return {*entry_of(p, key), key - page_of(p, key) * p.page_size};
+    if constexpr (features.paged) {
+      const i32 at = page_of(p, key);
+      return {p.page_table[batch * p.table_stride[0] + at * p.table_stride[1]], key - at * p.page_size};
+    }
     return {batch, first_token + key};
-  }
-  // Where the table has the page of a key of this sequence.
-  DEV const i32* entry_of(const ForwardParams& p, i32 key) const {
-    return p.page_table + (batch * p.table_stride[0] + page_of(p, key) * p.table_stride[1]);
-  }
-  static DEV i32 page_of(const ForwardParams& p, i32 key) {
-    return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
   }
   static DEV Place checked(const ForwardParams& p, const Place& at) {
     if constexpr (!features.paged) return at;
     return {static_cast<u32>(at.batch) < static_cast<u32>(p.pages) ? at.batch : -1, at.token};
+  }
+  // The place in a paged cache of a key whose raw entry is known.
+  static DEV Place in_page(const ForwardParams& p, i32 entry, i32 key) {
+    return checked(p, {entry, key - page_of(p, key) * p.page_size});
+  }
+  static DEV i32 page_of(const ForwardParams& p, i32 key) {  // within its sequence
+    return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
   }
   // In elements; stride: batch, head, token.
   DEV i64 offset(const long long (&stride)[3], const Place& at) const {

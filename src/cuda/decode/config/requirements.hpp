@@ -10,8 +10,8 @@ namespace onepass::decode {
 // number), or any number beside fp8_e4m3 k and v.
 enum class Rows { few, any_fp8 };
 
-// The sentence that refuses the problem; empty where only a config's team, shared memory or
-// counts may refuse it.
+// The sentence that refuses the problem; empty where only a config's team, shared memory or counts
+// may refuse it.
 std::string why_not(const Problem& problem, Rows rows);
 // True if a CTA has blocks of a K/V head's rows, in place of all of them.
 bool has_row_blocks(const Problem& problem, Rows rows);

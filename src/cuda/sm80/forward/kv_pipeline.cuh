@@ -60,7 +60,7 @@ struct KeyValueCopies {
   }
   DEV void look_up(i32 n) const {
     if constexpr (!features.paged) return;
-    if (const i32 key = key_of(n); key >= 0) page = *view().entry_of(p, key);
+    if (const i32 key = key_of(n); key >= 0) page = view().entry(p, key).batch;
   }
   DEV void find(i32 n, u32 rows, const void* base, const long long (&stride)[3]) const {
     const i32 i = static_cast<i32>(opaque_thread());
@@ -75,6 +75,7 @@ struct KeyValueCopies {
   }
 };
 struct KeyValueRing : BlockRing<KeyValueCopies, kStages> {
+  // With pages each step copies from the addresses that the one before it has stored.
   DEV void begin() const {
     if constexpr (features.paged) {
       find_first();
