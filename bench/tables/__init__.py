@@ -88,6 +88,8 @@ TABLES = {
     "h100-target-sm80-backward": lambda: gpu.h200("h100_target_sm80", "bwd", ("torch-flash",)),
     "h100-target-sm89": lambda: gpu.h200("h100_target_sm89", peers=("torch-flash",)),
     "h100-target-sm89-backward": lambda: gpu.h200("h100_target_sm89", "bwd", ("torch-flash",)),
+    "h200-wide": gpu.wide,
+    "h200-jvp": gpu.jvp,
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
     "h200-decode-fa3": lambda: gpu.h200_keys("h200_decode_fa3", "torch-cudnn", "flash-attn-3"),
     "h200-fp8-cache": gpu.h200_fp8_cache,

@@ -64,6 +64,33 @@ def h200_backward_others(name="h200_backward"):
     return markdown(["problem", "ms", "TFLOP/s", *names.values()], lines)
 
 
+def wide():
+    """Head dims beyond 256: forward, backward and decoding beside PyTorch's kernels that take them."""
+    lines = []
+    for row in rows_of("h200_wide"):
+        peers = (row["peers"][peer] for peer in ("torch-efficient", "torch-math"))
+        problem = row["problem"].removesuffix(" cuda:0").replace(" layout=bshd", "").replace(" bf16", "")
+        read = 1e-12 * row["kv_bytes"] / row["median_s"]
+        cells = [f"{1e-12 * rate(row):.0f}", f"{read:.1f}" if read > 1 else "-"]
+        lines.append([f"`{problem}`", three(1e3 * row["median_s"]), *cells, *map(times, peers)])
+    return markdown(["problem, bf16 or as named", "ms", "TFLOP/s", "K and V, TB/s", "efficient", "math"], lines)
+
+
+def jvp():
+    """The forward mode's time over that of each forward of the same problem."""
+    forwards, lines = {}, []
+    for row in rows_of("h200_jvp"):
+        if not row["problem"].startswith("jvp "):
+            forwards.setdefault(short(row["problem"]).replace(" lse", ""), {})[row["implementation"]] = row["median_s"]
+            continue
+        problem = row["problem"].removeprefix("jvp ").replace(" lse tlse", "")
+        over = [forwards[problem].get(name) for name in ("cuda.sm80", "cuda.sm90")]
+        shown = problem.removesuffix(" cuda:0").replace(" layout=bshd", "")
+        ratios = [f"{row['median_s'] / forward:.1f}" if forward else "-" for forward in over]
+        lines.append([f"`{shown}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *ratios])
+    return markdown(["problem", "ms", "TFLOP/s", "over `cuda.sm80`", "over `cuda.sm90`"], lines)
+
+
 def h200_keys(name, *peers):
     """Microseconds, TFLOP/s, and the GB/s of the keys and values that are read."""
     lines = []
