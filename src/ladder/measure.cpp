@@ -12,6 +12,7 @@
 #include "ladder/steps/online_normalizer.hpp"
 #include "ladder/steps/safe_softmax.hpp"
 #include "ladder/steps/standard_backward.hpp"
+#include "ladder/steps/tangents/second_derivatives.hpp"
 #include "ladder/table.hpp"
 
 namespace onepass::ladder {
@@ -166,6 +167,26 @@ void backward_rungs(Ladder& ladder, const H& head, Index sram, const Slow<float>
   });
 }
 
+void tangent_rungs(Ladder& ladder, const RandomHead& data, Index sram) {
+  const H& head = data.head();
+  const auto run = [&](M& machine, std::string& note) {
+    const TileShape t = forward_mode_tiles(sram, head);
+    note = tiles(t);
+    return forward_mode(machine, head, data.tangents(), t);
+  };
+  ladder.rung("tangents", "forward mode", [&](M& machine, std::string& note) {
+    return error_of(run(machine, note).o.outside(), data.forward_mode().tout.value);
+  });
+  ladder.rung("tangents", "second derivatives", [&](M& machine, std::string& note) {
+    M before(sram);
+    const ForwardMode<float> f = run(before, note);
+    const TileShape t = second_tiles(sram, head);
+    note = tiles(t);
+    return error_of(second_derivatives(machine, head, f, {data.tangents(), data.d_o(), data.td_o()}, t),
+                    data.second_derivatives());
+  });
+}
+
 void decode_rungs(Ladder& ladder, const RandomHead& data, Index sram) {
   constexpr Index kSplits = 8;
   const H& head = data.head();
@@ -197,7 +218,7 @@ Problem problem_of(Index queries, Index keys, Index d, const MeasureOptions& opt
 }  // namespace
 
 std::vector<Row> measure(Index n, Index d, Index sram_bytes, const MeasureOptions& options) {
-  constexpr Index kMaxN = 8192, kRungs = 19;
+  constexpr Index kMaxN = 8192, kRungs = 21;
   if (n < 1 || n > kMaxN) {
     throw Error(ErrorCode::bad_value,
                 text("n must be 1 to ", kMaxN, ", because standard attention keeps n x n matrices (got ", n, ")"));
@@ -212,6 +233,7 @@ std::vector<Row> measure(Index n, Index d, Index sram_bytes, const MeasureOption
   softmax_rungs(ladder, head);
   forward_rungs(ladder, head, sram_bytes, data.forward().out);
   backward_rungs(ladder, head, sram_bytes, data.d_o(), data.backward());
+  tangent_rungs(ladder, data, sram_bytes);
   decode_rungs(ladder, token, sram_bytes);
   return std::move(ladder.rows);
 }

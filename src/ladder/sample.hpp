@@ -2,7 +2,7 @@
 #pragma once
 #include <random>
 
-#include "ladder/head.hpp"
+#include "ladder/steps/tangents/forward_mode.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::ladder {
@@ -19,7 +19,7 @@ inline Format<float> format_of(DType dtype) {
   }
 }
 
-// One element of 'q', 'k', 'v' or 'd' (dO).
+// One element of 'q', 'k', 'v', 'd' (dO) or 't', a tangent.
 using Draw = float (*)(char tensor, std::mt19937& rng, std::normal_distribution<float>& normal);
 
 // Scores have a standard deviation of 3, so that weights are neither uniform nor one-hot.
@@ -35,13 +35,26 @@ class RandomHead {
         head_{random('q', draw, problem.seq_q, problem.dim_qk), random('k', draw, problem.seq_k, problem.dim_qk),
               random('v', draw, problem.seq_k, problem.dim_v), band_mask(problem, problem.seq_q, problem.seq_k),
               Dropout::of(problem.dropout_p, problem.seed)},
-        d_o_(random('d', draw, problem.seq_q, problem.dim_v)) {}
+        d_o_(random('d', draw, problem.seq_q, problem.dim_v)),
+        tangents_{random('t', draw, problem.seq_q, problem.dim_qk), random('t', draw, problem.seq_k, problem.dim_qk),
+                  random('t', draw, problem.seq_k, problem.dim_v)},
+        td_o_(random('t', draw, problem.seq_q, problem.dim_v)) {}
 
   const Head<float>& head() const { return head_; }
   const Slow<float>& d_o() const { return d_o_; }
+  const Tangents<float>& tangents() const { return tangents_; }
+  const Slow<float>& td_o() const { return td_o_; }
   reference::Dense forward() const { return reference::oracle(f32_problem(), arguments(), default_executor()); }
   reference::DenseGradients backward() const {
     return reference::oracle_backward(f32_problem(), arguments(), tensor(d_o_), default_executor());
+  }
+  reference::DenseTangents forward_mode() const {
+    return reference::oracle_tangents(f32_problem(), arguments(), default_executor());
+  }
+  reference::DenseGradients second_derivatives() const {
+    Problem p = f32_problem();
+    p.tdout = true;
+    return reference::oracle_double_backward(p, arguments(), default_executor());
   }
 
  private:
@@ -62,6 +75,11 @@ class RandomHead {
     a.q = tensor(head_.q);
     a.k = tensor(head_.k);
     a.v = tensor(head_.v);
+    a.tq = tensor(tangents_.q);
+    a.tk = tensor(tangents_.k);
+    a.tv = tensor(tangents_.v);
+    a.dout = tensor(d_o_);
+    a.tdout = tensor(td_o_);
     return a;
   }
   Problem f32_problem() const {  // the oracle reads the rounded values as fp32
@@ -75,6 +93,8 @@ class RandomHead {
   std::mt19937 rng_{42};
   Head<float> head_;
   Slow<float> d_o_;
+  Tangents<float> tangents_;
+  Slow<float> td_o_;
 };
 
 }  // namespace onepass::ladder

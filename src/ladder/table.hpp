@@ -10,7 +10,7 @@
 namespace onepass::ladder {
 
 struct Row {
-  std::string group;  // "softmax", "forward", "backward", "decode"
+  std::string group;  // "softmax", "forward", "backward", "tangents", "decode"
   std::string rung;
   Counts counts;          // what it computed and moved
   Index extra_bytes = 0;  // slow memory beside inputs and outputs, at its peak

@@ -84,6 +84,18 @@ T row_dot(const Tile<T>& a, const Tile<T>& b, Index r) {
   a.counts().pointwise_flops += 2 * a.cols();
   return sum;
 }
+// c(r, 0) += sum_c a(r, c)
+template <class T>
+void add_row_sum(Tile<T>& c, const Tile<T>& a, Index r) {
+  for (Index i = 0; i < a.cols(); ++i) c(r, 0) = c(r, 0) + a(r, i);
+  a.counts().pointwise_flops += a.cols();
+}
+// t(r, :) -= factor * by(r, :)
+template <class T>
+void subtract_scaled_row(Tile<T>& t, T factor, const Tile<T>& by, Index r) {
+  for (Index c = 0; c < t.cols(); ++c) t(r, c) = t(r, c) - factor * by(r, c);
+  t.counts().pointwise_flops += 2 * t.cols();
+}
 // Scores become weights 2^(s - m_ref); returns their sum.
 template <class T>
 T weigh_row(Tile<T>& t, Index r, const Rescale<T>& reference) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "counted.hpp"
-#include "ladder/head.hpp"
+#include "ladder/steps/tangents/forward_mode.hpp"
 #include "reference/gradients.hpp"
 
 namespace onepass::ladder {
@@ -16,7 +16,7 @@ inline double number(Counted x) { return x.value; }
 // The problem line says sizes, mask and dropout; batch and heads are 1. Scores have a standard deviation of 3.
 struct Sample {
   Problem problem;
-  std::vector<float> q, k, v, d_out;
+  std::vector<float> q, k, v, d_out, tq, tk, tv, td_out;
   std::vector<double> out, lse;
 
   explicit Sample(const std::string& line, unsigned seed = 1) : problem(parse_problem(line)) {
@@ -30,6 +30,10 @@ struct Sample {
     fill(k, problem.seq_k * problem.dim_qk, 1.0f);
     fill(v, problem.seq_k * problem.dim_v, 1.0f);
     fill(d_out, problem.seq_q * problem.dim_v, 1.0f);
+    fill(tq, problem.seq_q * problem.dim_qk, 1.0f);
+    fill(tk, problem.seq_k * problem.dim_qk, 1.0f);
+    fill(tv, problem.seq_k * problem.dim_v, 1.0f);
+    fill(td_out, problem.seq_q * problem.dim_v, 1.0f);
     solve();
   }
   void solve() {
@@ -40,6 +44,12 @@ struct Sample {
   reference::DenseGradients gradients() const {
     return reference::oracle_backward(problem, arguments(), tensor(d_out, problem.seq_q, problem.dim_v));
   }
+  reference::DenseTangents tangent_results() const { return reference::oracle_tangents(problem, arguments()); }
+  reference::DenseGradients second_derivatives() const {
+    Problem p = problem;
+    p.tdout = true;
+    return reference::oracle_double_backward(p, arguments());
+  }
   static ConstTensor tensor(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
     return ConstTensor(x.data(), DType::f32, {1, 1, rows, cols});
   }
@@ -48,6 +58,11 @@ struct Sample {
     a.q = tensor(q, problem.seq_q, problem.dim_qk);
     a.k = tensor(k, problem.seq_k, problem.dim_qk);
     a.v = tensor(v, problem.seq_k, problem.dim_v);
+    a.tq = tensor(tq, problem.seq_q, problem.dim_qk);
+    a.tk = tensor(tk, problem.seq_k, problem.dim_qk);
+    a.tv = tensor(tv, problem.seq_k, problem.dim_v);
+    a.dout = tensor(d_out, problem.seq_q, problem.dim_v);
+    a.tdout = tensor(td_out, problem.seq_q, problem.dim_v);
     return a;
   }
 
@@ -66,6 +81,15 @@ struct Sample {
   template <class T>
   Slow<T> grad_out() const {
     return slow<T>(d_out, problem.seq_q, problem.dim_v);
+  }
+  template <class T>
+  Slow<T> tangent_of_grad_out() const {
+    return slow<T>(td_out, problem.seq_q, problem.dim_v);
+  }
+  template <class T>
+  Tangents<T> tangents() const {
+    return {slow<T>(tq, problem.seq_q, problem.dim_qk), slow<T>(tk, problem.seq_k, problem.dim_qk),
+            slow<T>(tv, problem.seq_k, problem.dim_v)};
   }
 };
 

@@ -16,7 +16,7 @@ TEST(CliLadder, JsonHoldsEveryRung) {
   EXPECT_EQ(j["sram_bytes"], 16384);
   EXPECT_EQ(j["causal"], true);
   EXPECT_EQ(j["dtype"], "bf16");
-  ASSERT_EQ(j["rungs"].size(), 19u);
+  ASSERT_EQ(j["rungs"].size(), 21u);
   for (const json& rung : j["rungs"]) {
     EXPECT_EQ(rung["bytes"], rung["bytes_read"].get<long>() + rung["bytes_written"].get<long>());
     EXPECT_LE(rung["fast_bytes"], 16384) << rung["rung"];

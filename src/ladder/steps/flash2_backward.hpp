@@ -37,6 +37,15 @@ Slow<T> row_deltas(Machine<T>& machine, const Forward<T>& f, const Slow<T>& d_o,
   return delta;
 }
 
+// Row r of scores becomes P = 2^(s - LSE).
+template <class T>
+void weights_from_lse(Tile<T>& p, const Tile<T>& lse, Index r) {
+  const T lse2 = lse(r, 0) * T(kLog2e);
+  each(p, r, 1, [lse2](T s) { return probability(s, lse2); });
+  p.counts().pointwise_flops += 1;
+  p.counts().exponentials += p.cols();
+}
+
 template <class T>
 Gradients<T> flash2_backward(Machine<T>& machine, const Head<T>& head, const Forward<T>& f, const Slow<T>& d_o,
                              TileShape shape) {
@@ -60,12 +69,7 @@ Gradients<T> flash2_backward(Machine<T>& machine, const Head<T>& head, const For
       Tile<T> dq = machine.load(g.dq, row, rows);
       Tile<T> p = scores_of(machine, head, q, k);
       if (kind == TileKind::partial) hide(p, head.mask, row, key);
-      for (Index r = 0; r < rows; ++r) {  // P = 2^(s - LSE)
-        const T lse2 = lse(r, 0) * T(kLog2e);
-        each(p, r, 1, [lse2](T s) { return probability(s, lse2); });
-        machine.counts.pointwise_flops += 1;
-        machine.counts.exponentials += count;
-      }
+      for (Index r = 0; r < rows; ++r) weights_from_lse(p, lse, r);
       backward_tile(machine, head, p, q, grad, k, v, dq, dk, dv, row, key, [&](Index r) { return delta(r, 0); });
       machine.store(dq, g.dq, row);
     }
