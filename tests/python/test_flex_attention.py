@@ -354,7 +354,6 @@ def test_refusals_of_arguments():
         (lambda: flex(q, k, v, "score"), "score_mod must be a function"),
         (lambda: flex(q, k, v, return_lse=True, return_aux=theirs.AuxRequest()), "must not be given together"),
         (lambda: our_mask("k_index > 3"), "mask_mod must be a function"),
-        (lambda: our_mask(flex_mods.causal, compute_dq_write_order=True), "does not support compute_dq_write_order"),
     ):
         with pytest.raises((ValueError, TypeError), match=sentence):
             call()

@@ -134,7 +134,7 @@ def create_block_mask(
       BLOCK_SIZE: rows and keys of a tile, a number or a pair.
       _compile: accepted, and without effect: nothing is evaluated here.
       separate_full_blocks: False: lists of tiles call full tiles partial ones.
-      compute_dq_write_order, dq_kv_order: must be left alone; ``deterministic`` of onepass needs no such lists.
+      compute_dq_write_order, dq_kv_order: also make these lists, for PyTorch's kernels; onepass does not read them.
 
     Returns:
       A ``BlockMask`` of onepass and of PyTorch.
@@ -144,8 +144,11 @@ def create_block_mask(
     """
     if not callable(mask_mod):
         raise TypeError(f"mask_mod must be a function of (b, h, q_idx, kv_idx) (got {type(mask_mod).__name__})")
-    if compute_dq_write_order:
-        raise ValueError("create_block_mask does not support compute_dq_write_order; onepass needs no such lists")
+    if not isinstance(dq_kv_order, bool):
+        raise ValueError(f"dq_kv_order must be a bool (got {dq_kv_order!r})")
+    orders: Any = getattr(theirs, "_compute_dq_write_order_from_block_mask", None)
+    if compute_dq_write_order and orders is None:
+        raise ValueError("create_block_mask does not support compute_dq_write_order with this version of PyTorch")
     device = torch.device(device or torch.accelerator.current_accelerator() or "cpu")
     self = BlockMask.__new__(BlockMask)
     self.seq_lengths = (Q_LEN, KV_LEN)
@@ -154,6 +157,9 @@ def create_block_mask(
     self.dq_write_order = self.dq_write_order_full = self.dq_kv_order = self.dq_kv_order_spt = None
     self._made_of = (mask_mod, B or 1, H or 1, device, separate_full_blocks)
     self.expression()  # refuses what cannot be traced
+    if compute_dq_write_order:
+        self.dq_write_order, self.dq_write_order_full = orders(self, dq_kv_order=dq_kv_order)
+        self.dq_kv_order_spt = dq_kv_order
     return self
 
 
@@ -195,8 +201,12 @@ def _of_lists(mask: Any) -> Any:
 
 
 def _dense(counts: Any, indices: Any, columns: int) -> Any:
-    """True for the tiles of a list: the first counts[..] of indices[.., :]."""
+    """True for the tiles of a list: the first counts[..] of indices[.., :].
+
+    A number beyond the tiles names none. PyTorch's PagedAttention lists -1 for pages that no sequence has yet.
+    """
     listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    listed = listed & (indices >= 0) & (indices < columns)
     dense = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
     dense.scatter_(-1, torch.where(listed, indices, columns).long(), True)  # what is not listed, beside the tiles
     return dense[..., :columns]

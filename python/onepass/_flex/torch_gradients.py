@@ -68,13 +68,13 @@ class _Captured(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, out: Any, lse: Any, query: Any, key: Any, value: Any, call: Any, *tensors: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(out, lse, query, key, value, *tensors)
+        ctx.save_for_backward(lse, query, key, value, *tensors)
         ctx.call = call
         return out.view_as(out), lse.view_as(lse)
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
-        out, lse, query, key, value, *tensors = ctx.saved_tensors
+        lse, query, key, value, *tensors = ctx.saved_tensors
         scale, score, seen, arrays = ctx.call
         stand_ins = tuple(zip(arrays, tensors))
         sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in tensors]
@@ -87,8 +87,9 @@ class _Captured(torch.autograd.Function):
             weights = torch.where(top == -math.inf, 0.0, (scores - top).exp())
             upstream = torch.zeros_like(weights)
             if dout is not None:
-                d = dout[:, :, strip].float()
-                upstream = d @ values.transpose(-2, -1) - (d * out[:, :, strip].float()).sum(-1, keepdim=True)
+                by_weight = torch.where(weights == 0, 0.0, dout[:, :, strip].float() @ values.transpose(-2, -1))
+                # Not the sum of dO * O, whose 16 bits would leave a rest where the sum over a row cancels.
+                upstream = by_weight - (weights * by_weight).sum(-1, keepdim=True)
             if dlse is not None:
                 upstream = upstream + dlse[:, :, strip, None]
             for load, slope in loads:
