@@ -130,7 +130,7 @@ def create_block_mask(
     Args:
       mask_mod: a function of (b, h, q_idx, kv_idx), true where the query may attend to the key.
       B, H, Q_LEN, KV_LEN: the sizes; B and H are 1 or None for a mask that all entries or heads share.
-      device: of the tensors; None is PyTorch's current accelerator, or the CPU.
+      device: of the tensors; None is PyTorch's current accelerator, or the CPU where none is present.
       BLOCK_SIZE: rows and keys of a tile, a number or a pair.
       _compile: accepted, and without effect: nothing is evaluated here.
       separate_full_blocks: False: lists of tiles call full tiles partial ones.
@@ -149,7 +149,7 @@ def create_block_mask(
     orders: Any = getattr(theirs, "_compute_dq_write_order_from_block_mask", None)
     if compute_dq_write_order and orders is None:
         raise ValueError("create_block_mask does not support compute_dq_write_order with this version of PyTorch")
-    device = torch.device(device or torch.accelerator.current_accelerator() or "cpu")
+    device = torch.device(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
     self = BlockMask.__new__(BlockMask)
     self.seq_lengths = (Q_LEN, KV_LEN)
     self.BLOCK_SIZE = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
