@@ -11,6 +11,7 @@ namespace engine {
 
 using Numbers = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
 
 constexpr std::int64_t kWords = 64, kWidth = 64, kLayers = 2, kHeads = 4, kHeadsKv = 2, kDim = 16;
 constexpr std::int64_t kQkv = (kHeads + 2 * kHeadsKv) * kDim;

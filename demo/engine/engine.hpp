@@ -38,23 +38,33 @@ class Engine {
   // One step; returns its number of rows.
   std::size_t step() {
     const std::vector<Rows> rows = scheduler.next();
-    Ints tokens, cu_seqlens{0}, before, after, table;
+    Ints tokens, positions, cu_seqlens{0}, lengths, table, trees;
+    Longs slots;
     std::size_t width = 0;
     for (const Rows& r : rows) width = std::max(width, r.of->pages.size());
     for (const Rows& r : rows) {
       const auto first = r.of->tokens.begin() + static_cast<std::ptrdiff_t>(r.of->cached);
       tokens.insert(tokens.end(), first, first + static_cast<std::ptrdiff_t>(r.own));
-      tokens.insert(tokens.end(), r.drafts.begin(), r.drafts.end());
+      tokens.insert(tokens.end(), r.drafts.tokens.begin(), r.drafts.tokens.end());
+      for (std::size_t i = 0; i < r.count(); ++i) slots.push_back(r.of->slot(r.of->cached + i, limits_.page_size));
+      const auto end = static_cast<std::int32_t>(r.of->cached + r.own);
+      for (std::int32_t i = end - static_cast<std::int32_t>(r.own); i < end; ++i) positions.push_back(i);
+      for (const std::int32_t depth : r.drafts.depths) positions.push_back(end + depth);
       cu_seqlens.push_back(static_cast<std::int32_t>(tokens.size()));
-      before.push_back(static_cast<std::int32_t>(r.of->cached));
-      after.push_back(static_cast<std::int32_t>(r.of->cached + r.count()));
+      lengths.push_back(static_cast<std::int32_t>(r.of->cached + r.count()));
       table.insert(table.end(), r.of->pages.begin(), r.of->pages.end());
-      table.resize(before.size() * width, -1);
+      table.resize(lengths.size() * width, -1);
+      // The last keys of a sequence: a chain of its text, then its drafts.
+      const auto chain = static_cast<std::int32_t>(limits_.drafts - r.drafts.size());
+      for (std::int32_t i = 0; i < chain; ++i) trees.push_back(i - 1);
+      for (const std::int32_t parent : r.drafts.parents) trees.push_back(chain + parent);
     }
-    const std::int64_t batch = std::ssize(rows), total = std::ssize(tokens);
+    const std::int64_t batch = std::ssize(rows), total = std::ssize(tokens), most = std::ssize(trees) / batch;
     const View<const std::int32_t> starts(starts_.up(cu_seqlens), {batch + 1}, device_),
-        lengths_before(before_.up(before), {batch}, device_), lengths_after(after_.up(after), {batch}, device_),
-        pages(table_.up(table), {batch, static_cast<std::int64_t>(width)}, device_);
+        used(lengths_.up(lengths), {batch}, device_), places(positions_.up(positions), {total}, device_),
+        pages(table_.up(table), {batch, static_cast<std::int64_t>(width)}, device_),
+        tree(trees_.up(trees), {batch, most}, device_);
+    const View<const std::int64_t> slot_mapping(slots_.up(slots), {total}, device_);
     const Numbers logits = decoder_.logits(tokens, [&](std::size_t layer, Numbers& qkv, Numbers& out) {
       const auto start = std::chrono::steady_clock::now();
       float* const x = qkv_.up(qkv);
@@ -64,9 +74,8 @@ class Engine {
                           .v_new = part(x, total, kHeads + kHeadsKv, kHeadsKv, device_),
                           .k = k,
                           .v = v,
-                          .cache_seqlens = lengths_before,
-                          .page_table = pages,
-                          .cu_seqlens_q = starts,
+                          .slot_mapping = slot_mapping,
+                          .positions = places,
                           .cos = View<const float>(at_cos_, {decoder_.positions, half}, device_),
                           .sin = View<const float>(at_sin_, {decoder_.positions, half}, device_),
                           .q = q,
@@ -74,13 +83,16 @@ class Engine {
       onepass::AttentionTensors t;
       t.q = q, t.k = k, t.v = v;
       t.out = View<float>(out_.place_of(out), {total, kHeads, kDim}, device_);
-      t.cu_seqlens_q = starts, t.seqused_k = lengths_after, t.page_table = pages;
+      t.cu_seqlens_q = starts, t.seqused_k = used, t.page_table = pages;
+      if (most > 0) t.tree = tree;
       // Bounds of any step: on a device they choose the kernels, since only the device knows the lengths.
       onepass::attention(t, {.band = {.causal = true}, .max_seqlen_q = static_cast<std::int64_t>(limits_.rows)});
       out_.down(out);
       attending += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     });
-    scheduler.take(rows, logits);
+    for (const Move& move : scheduler.take(rows, logits))
+      for (std::size_t i = 0; i < caches_.size(); ++i)
+        mirrors_[i].copy(caches_[i], kHeadsKv * kDim, move.from, move.to);
     return tokens.size();
   }
 
@@ -104,7 +116,8 @@ class Engine {
   std::vector<float*> caches_;
   Mirror<float> cos_, sin_, qkv_{cuda_}, out_{cuda_};
   const float *at_cos_, *at_sin_;
-  Mirror<std::int32_t> starts_{cuda_}, before_{cuda_}, after_{cuda_}, table_{cuda_};
+  Mirror<std::int32_t> starts_{cuda_}, lengths_{cuda_}, positions_{cuda_}, table_{cuda_}, trees_{cuda_};
+  Mirror<std::int64_t> slots_{cuda_};
 };
 
 }  // namespace engine

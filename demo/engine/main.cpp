@@ -1,13 +1,13 @@
 // A small inference engine in C++: what a program calls in each step, by the public headers alone.
 //
 // Sequences join a running batch when there are pages for them, and leave it when they are finished. A step has single
-// tokens with drafts of the tokens that may follow them, and chunks of prompts, up to a number of rows. In each layer
+// tokens with a tree of drafts of what may follow them, and chunks of prompts, up to a number of rows. In each layer
 // append_kv rotates and writes the new keys and values and rotates the queries, and one attention() reads through the
 // page table. At the end every logit that a token was chosen by is compared with dense attention over the whole text of
 // its sequence, without a cache, pages or drafts.
 //
-//   ./dev demo engine [--sequences 12] [--tokens 60] [--rows 64] [--drafts 3] [--pages 60] [--page-size 16]
-//                     [--device cpu|cuda] [--seed 2]
+//   ./dev demo engine [--sequences 12] [--tokens 60] [--rows 64] [--drafts 6] [--branches 2] [--pages 60]
+//                     [--page-size 16] [--device cpu|cuda] [--seed 2]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +54,8 @@ float worst_of(const Decoder& decoder, const Sequence& s) {
 
 int run(const std::map<std::string, std::string>& options) {
   const auto number = [&](const char* name) { return static_cast<std::size_t>(std::stoul(options.at(name))); };
-  const Limits limits{number("--pages"), number("--page-size"), number("--rows"), number("--drafts")};
+  const Limits limits{number("--pages"), number("--page-size"), number("--rows"), number("--drafts"),
+                      number("--branches")};
   const std::size_t tokens = number("--tokens");
   const auto cuda = options.at("--device") == "cuda" ? std::make_unique<Cuda>() : nullptr;
   std::mt19937 random(static_cast<unsigned>(number("--seed")));
@@ -88,9 +89,9 @@ int run(const std::map<std::string, std::string>& options) {
 }  // namespace engine
 
 int main(int count, char** words) try {
-  std::map<std::string, std::string> options{{"--sequences", "12"}, {"--tokens", "60"}, {"--rows", "64"},
-                                             {"--drafts", "3"},     {"--pages", "60"},  {"--page-size", "16"},
-                                             {"--device", "cpu"},   {"--seed", "2"}};
+  std::map<std::string, std::string> options{{"--sequences", "12"}, {"--tokens", "60"},  {"--rows", "64"},
+                                             {"--drafts", "6"},     {"--branches", "2"}, {"--pages", "60"},
+                                             {"--page-size", "16"}, {"--device", "cpu"}, {"--seed", "2"}};
   for (int i = 1; i < count; i += 2) {
     const auto option = options.find(words[i]);
     if (option == options.end() || i + 1 == count) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +38,9 @@ class Cuda {
   void down(void* to, const void* from, std::size_t bytes) const {
     call<void*, const void*, std::size_t>("cuMemcpyDtoH_v2", to, from, bytes);
   }
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    call<void*, const void*, std::size_t>("cuMemcpyDtoD_v2", to, from, bytes);
+  }
 
  private:
   template <class... Arguments>
@@ -65,6 +69,13 @@ class Mirror {
       memory_ = static_cast<T*>(cuda_->allocate(capacity_ * sizeof(T)));
     }
     return memory_;
+  }
+  // Row `from` of `memory`, whose rows have `width` elements, to row `to`.
+  void copy(T* memory, std::int64_t width, std::int64_t from, std::int64_t to) const {
+    if (cuda_ == nullptr)
+      std::copy_n(memory + from * width, width, memory + to * width);
+    else
+      cuda_->copy(memory + to * width, memory + from * width, static_cast<std::size_t>(width) * sizeof(T));
   }
   T* place_of(std::vector<T>& host) { return cuda_ == nullptr ? host.data() : room(host.size()); }
   void down(std::vector<T>& host) const {

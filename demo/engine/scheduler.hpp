@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "decoder.hpp"
+#include "drafts.hpp"
 
 namespace engine {
 
@@ -20,26 +20,30 @@ struct Sequence {
 
   std::size_t length() const { return prompt + wanted; }
   bool finished() const { return tokens.size() == length(); }
+  std::int64_t slot(std::size_t position, std::size_t page_size) const {  // of a token in the pool
+    return pages[position / page_size] * static_cast<std::int64_t>(page_size) +
+           static_cast<std::int64_t>(position % page_size);
+  }
 };
 
 // The rows of a sequence in a step: `own` of its tokens from `cached` on, then drafts of the tokens that may follow.
 struct Rows {
   Sequence* of;
   std::size_t own;
-  Ints drafts{};
+  Drafts drafts{};
   std::size_t count() const { return own + drafts.size(); }
 };
 
-struct Limits {
-  std::size_t pages = 60, page_size = 16;
-  std::size_t rows = 64;   // of a step
-  std::size_t drafts = 3;  // of a sequence in a step
+// The keys and values of an accepted draft go from one slot of the pool to another.
+struct Move {
+  std::int64_t from, to;
 };
 
 class Scheduler {
  public:
   explicit Scheduler(const Limits& limits) : limits_(limits), free_(limits.pages) {
     if (limits.rows == 0 || limits.page_size == 0) throw std::invalid_argument("rows and page size must be at least 1");
+    if (limits.drafts > 64) throw std::invalid_argument("drafts must be at most 64, the largest tree");
     std::iota(free_.begin(), free_.end(), 0);
   }
   void add(Sequence& s) {
@@ -74,44 +78,46 @@ class Scheduler {
     }
     for (Rows& r : step) {
       if (r.of->cached + r.own < r.of->tokens.size()) continue;  // the middle of a prompt
-      r.drafts = drafts_of(*r.of, std::min({limits_.drafts, room, r.of->length() - r.of->tokens.size() - 1}));
+      const std::size_t most = std::min({limits_.drafts, room, r.of->length() - r.of->tokens.size() - 1});
+      r.drafts = Drafts::of(r.of->tokens, most, limits_.branches);
       room -= r.drafts.size();
       drafted_ += r.drafts.size();
     }
     return step;
   }
 
-  // Chooses tokens by the logits [rows][words] of the step. The row of a draft counts if the draft is the token that
-  // the row before it chose. Keys of other drafts are behind the sequence's end, where later tokens overwrite them.
-  void take(const std::vector<Rows>& step, const Numbers& logits) {
+  // Chooses tokens by the logits [rows][words] of the step: from the last own row down the tree, as long as a child
+  // holds the token that its parent chose. The drafts on that way become the next tokens of the text; their keys move
+  // to where they would be without the others. Keys of other drafts are behind the sequence's end, and are overwritten.
+  std::vector<Move> take(const std::vector<Rows>& step, const Numbers& logits) {
+    std::vector<Move> moves;
     const float* row = logits.data();
     for (const Rows& r : step) {
       Sequence& s = *r.of;
-      const float* last = row + (r.own - 1) * kWords;
+      const float* const own = row + r.own * kWords;
       row += r.count() * kWords;
       s.cached += r.own;
       if (s.cached < s.tokens.size()) continue;
-      for (std::size_t i = 0;; ++i, last += kWords) {
+      const std::size_t first = s.cached;  // the place of draft 0
+      for (std::int32_t at = -1;;) {
+        const float* const last = own + at * kWords;
         s.tokens.push_back(static_cast<std::int32_t>(std::max_element(last, last + kWords) - last));
         s.logits.insert(s.logits.end(), last, last + kWords);
-        if (s.finished() || i == r.drafts.size() || r.drafts[i] != s.tokens.back()) break;
+        at = r.drafts.child(at, s.tokens.back());
+        if (s.finished() || at < 0) break;
+        const std::size_t place = first + static_cast<std::size_t>(at);
+        if (place != s.cached) moves.push_back({s.slot(place, limits_.page_size), s.slot(s.cached, limits_.page_size)});
         s.cached += 1;
         accepted_ += 1;
       }
       if (s.finished()) free_.insert(free_.end(), s.pages.begin(), s.pages.end());
     }
     std::erase_if(running_, [](const Sequence* s) { return s->finished(); });
+    return moves;
   }
 
  private:
   std::size_t pages_of(const Sequence& s) const { return (s.length() + limits_.page_size - 1) / limits_.page_size; }
-  // The tokens that followed the last token when it last occurred.
-  static Ints drafts_of(const Sequence& s, std::size_t most) {
-    const auto before = std::find(s.tokens.rbegin() + 1, s.tokens.rend(), s.tokens.back());
-    if (before == s.tokens.rend()) return {};
-    const auto first = before.base();
-    return {first, first + std::min<std::ptrdiff_t>(s.tokens.end() - first, static_cast<std::ptrdiff_t>(most))};
-  }
 
   Limits limits_;
   Ints free_;
