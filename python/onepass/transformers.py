@@ -1,6 +1,7 @@
 """onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it.
 
-``with serving(model):`` computes its continuous batching. ``flash_attn_kernel()`` is a kernel for ``kernels``.
+``with context_parallel(layout):`` shards a sequence between ranks. ``with serving(model):`` computes its continuous
+batching. ``flash_attn_kernel()`` is a kernel for ``kernels``.
 """
 
 import contextlib
@@ -15,11 +16,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import onepass.torch
-from onepass import _transformers_cache
+from onepass import _transformers_cache, _transformers_ranks
 from onepass import _transformers_masks as masks
 from onepass._flex.block_mask import BlockMask
 
-__all__ = ["flash_attn_kernel", "register", "serving"]
+__all__ = ["context_parallel", "flash_attn_kernel", "register", "serving"]
 
 
 def __dir__() -> Any:
@@ -38,6 +39,33 @@ def register(name: str = "onepass", *, expressions: bool = False) -> None:
     """
     AttentionInterface.register(name, _attend)
     AttentionMaskInterface.register(name, _expression if expressions else _mask)
+
+
+@contextlib.contextmanager
+def context_parallel(
+    layout: Any,
+    group: Any = None,
+    *,
+    scheme: str = "auto",
+    documents: Any = None,
+    deterministic: bool = False,
+    reproducible: bool = False,
+    head_groups: int = 1,
+) -> Iterator[None]:
+    """Inside the block each rank's model has its rows of a sequence, and its attention sees the keys of all ranks.
+
+    All ranks call their models alike, with ``layout.shard`` of the token ids and with ``layout.positions`` as
+    ``position_ids``. The block applies to all threads and to models whose implementation is onepass. With gradient
+    checkpointing the backward must be inside, too.
+
+    Args:
+      layout, group, scheme, documents, deterministic, reproducible, head_groups: as
+        ``onepass.torch.context_parallel.attention`` takes them. Positions may also count in their document.
+    """
+    options = dict(scheme=scheme, documents=documents, head_groups=head_groups)
+    options |= dict(deterministic=deterministic, reproducible=reproducible)
+    with _transformers_ranks.inside(_transformers_ranks.Block(layout, group, options)):
+        yield
 
 
 @contextlib.contextmanager
@@ -85,6 +113,9 @@ def _mask(
     Written out are chunks, windows to both sides (ModernBERT) and those that a model's layers keep to themselves
     (PhiMoE, Qwen2-MoE).
     """
+    if (block := _transformers_ranks.current()) is not None:
+        block.check_mask(local_size=local_size, config=config, **kwargs)
+        return None
     if allow_is_causal_skip and local_size is not None and local_size == getattr(config, "sliding_window", None):
         local_size = None if masks.layers_tell_their_window(type(config).__module__) else local_size
     kwargs |= {"local_size": local_size, "allow_is_causal_skip": allow_is_causal_skip, "config": config}
@@ -119,6 +150,12 @@ def _attend(
         return _transformers_cache.attend(module, query, key, value, cache, options, kwargs), None
     rows, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if (block := _transformers_ranks.current()) is not None:
+        words = dict(sinks=s_aux, scale=scaling, softcap=softcap or 0.0, dropout_p=dropout)
+        if causal and attention_mask is None:
+            words |= dict(causal=True, window=(-1 if sliding_window is None else sliding_window - 1, 0))
+        kwargs["position_bias"] = position_bias
+        return block.attend(query, key, value, attention_mask, words, kwargs).transpose(1, 2).contiguous(), None
     mask: Any = None
     window = bool_mask = None
     expression: dict[str, Any] = {}

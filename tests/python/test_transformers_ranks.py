@@ -1,0 +1,58 @@
+"""onepass.transformers.context_parallel over gloo: models on two and three ranks beside eager attention on one."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+
+import onepass.transformers  # noqa: E402
+import rank_processes  # noqa: E402
+import transformers_ranks_cases as cases  # noqa: E402
+from onepass.context_parallel import Layout  # noqa: E402
+
+
+def near(name, given, expected, atol, rtol):
+    torch.testing.assert_close(given, expected, atol=atol, rtol=rtol, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("ranks", rank_processes.those_that_fit((2, 3)))
+def test_a_training_step_is_that_of_one_process(ranks, tmp_path):
+    found = rank_processes.spawned(cases.trained, ranks, tmp_path)
+    assert set(found) == set(cases.MODELS)
+    for name, (logits, grads) in found.items():
+        expected, expected_grads = cases.alone(name)
+        near(name, logits, expected, 1e-4, 1e-4)
+        assert grads.keys() == expected_grads.keys()
+        for n, grad in grads.items():
+            near(f"{name} {n}", grad, expected_grads[n], 2e-4 * max(1e-3, expected_grads[n].abs().max().item()), 1e-3)
+
+
+def test_every_rank_hears_what_is_not_supported(tmp_path):
+    everybody = rank_processes.spawned(cases.refused, 3, tmp_path)
+    assert everybody == [everybody[0]] * 3
+    no = "does not support"
+    assert everybody[0] == {
+        "positions": "ValueError: rank 1: position_ids must be layout.positions(1) (got others)",
+        "padding": f"ValueError: rank 2: context_parallel {no} an attention_mask with padding; give documents",
+        "attentions": f"ValueError: rank 0: context_parallel {no} output_attentions",
+        "cache": f"ValueError: rank 0: context_parallel {no} a cache that holds tokens (got 15 rows of q and 30 of k)",
+        "window": f"ValueError: rank 0: context_parallel {no} the windows of LlamaConfig",
+        "blocks": f"ValueError: rank 0: context_parallel {no} the mask that LlamaConfig asks for",
+        "rows": "ValueError: rank 0: position_ids must be layout.positions(0) (got others)",
+        "right": "nothing was raised",
+    }
+
+
+def test_a_block_ends_with_an_error():
+    onepass.transformers.register()
+    model = cases.model_of("Llama", "onepass").cpu()
+    ids, layout = cases.tokens()[0], Layout.contiguous(cases.LENGTH, 1)
+    whole = model(ids).logits
+    with pytest.raises(ZeroDivisionError), onepass.transformers.context_parallel(layout):
+        torch.testing.assert_close(model(ids).logits, whole)
+        with pytest.raises(ValueError, match=r"^position_ids must be layout.positions\(0\) \(got others\)$"):
+            model(ids[:, :9])
+        raise ZeroDivisionError
+    assert model(ids[:, :9]).logits.shape[1] == 9
