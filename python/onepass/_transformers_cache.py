@@ -11,6 +11,8 @@ from torch import Tensor
 
 import onepass.torch
 
+from ._transformers_maxima import recorded
+
 
 @contextlib.contextmanager
 def attention_named(model: Any, name: str) -> Iterator[None]:
@@ -92,7 +94,8 @@ def attend(
         for pages, x in zip((k, v), new):
             pages.flatten(0, 1).index_copy_(0, write, x)
         keys = _pages(group, layer, read, cu, longest)
-    out = onepass.torch.attention(
+    attention = recorded(module, onepass.torch.attention)
+    out: Tensor = attention(
         q,
         k,
         v,

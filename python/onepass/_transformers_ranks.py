@@ -10,6 +10,7 @@ import torch
 from transformers import masking_utils as theirs
 
 from . import _transformers_masks as masks
+from ._transformers_maxima import recorded
 from .context_parallel import Layout, attention
 from .context_parallel.ranks import ranks_of
 
@@ -39,7 +40,14 @@ class Block:
             self._refuse(device, "context_parallel does not support an attention_mask with padding; give documents")
 
     def attend(
-        self, query: Any, key: Any, value: Any, attention_mask: Any, words: dict[str, Any], told: dict[str, Any]
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        words: dict[str, Any],
+        told: dict[str, Any],
     ) -> Any:
         """`attention` of this rank's rows. An attention_mask has a column for each position; told: by the layer."""
         device = query.device
@@ -52,7 +60,8 @@ class Block:
         self._check_positions(device, told.get("position_ids"))
         if attention_mask is not None:
             words["bool_mask" if attention_mask.dtype == torch.bool else "bias"] = attention_mask
-        return attention(query, key, value, layout=self.layout, group=self.group, **words, **self.options)
+        call = recorded(module, attention)
+        return call(query, key, value, layout=self.layout, group=self.group, **words, **self.options)
 
     def _check_positions(self, device: Any, given: Any) -> None:
         """Each rank's model counts its rows from 0 unless it is told."""

@@ -1,7 +1,7 @@
 """onepass in Hugging Face's transformers: after ``register()``, ``attn_implementation="onepass"`` takes it.
 
-``with context_parallel(layout):`` shards a sequence between ranks. ``with serving(model):`` computes its continuous
-batching. ``flash_attn_kernel()`` is a kernel for ``kernels``.
+``with context_parallel(layout):`` shards a sequence between ranks. ``with record_max(model):`` records the largest
+scores. ``with serving(model):`` computes continuous batching. ``flash_attn_kernel()`` is a kernel for ``kernels``.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import onepass.torch
-from onepass import _transformers_cache, _transformers_ranks
+from onepass import _transformers_cache, _transformers_maxima, _transformers_ranks
 from onepass import _transformers_masks as masks
 from onepass._flex.block_mask import BlockMask
 
-__all__ = ["context_parallel", "flash_attn_kernel", "register", "serving"]
+__all__ = ["context_parallel", "flash_attn_kernel", "record_max", "register", "serving"]
 
 
 def __dir__() -> Any:
@@ -66,6 +66,24 @@ def context_parallel(
     options |= dict(deterministic=deterministic, reproducible=reproducible)
     with _transformers_ranks.inside(_transformers_ranks.Block(layout, group, options)):
         yield
+
+
+@contextlib.contextmanager
+def record_max(model: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Inside the block the largest score of each head is recorded: what QK-clip needs of a training step.
+
+    The scores are those that the softmax sees, as in ``return_max`` of ``onepass.attention``. With context parallelism
+    they are those of all ranks. The block applies to all threads.
+
+    Args:
+      model: its layers whose implementation is onepass are recorded.
+
+    Returns:
+      A dict that grows in the block: the name of each attention module, as ``model.get_submodule`` takes it, and
+      float32 ``[heads]``, the largest score of its calls in the block over batch and rows.
+    """
+    with _transformers_maxima.recording(model) as maxima:
+        yield maxima
 
 
 @contextlib.contextmanager
@@ -155,7 +173,8 @@ def _attend(
         if causal and attention_mask is None:
             words |= dict(causal=True, window=(-1 if sliding_window is None else sliding_window - 1, 0))
         kwargs["position_bias"] = position_bias
-        return block.attend(query, key, value, attention_mask, words, kwargs).transpose(1, 2).contiguous(), None
+        out = block.attend(module, query, key, value, attention_mask, words, kwargs)
+        return out.transpose(1, 2).contiguous(), None
     mask: Any = None
     window = bool_mask = None
     expression: dict[str, Any] = {}
@@ -173,7 +192,8 @@ def _attend(
         bool_mask = attention_mask
     elif attention_mask is not None:
         bias = attention_mask if bias is None else bias + attention_mask
-    out = onepass.torch.attention(
+    attention = _transformers_maxima.recorded(module, onepass.torch.attention)
+    out = attention(
         query,
         key,
         value,

@@ -29,6 +29,12 @@ def test_a_training_step_is_that_of_one_process(ranks, tmp_path):
             near(f"{name} {n}", grad, expected_grads[n], 2e-4 * max(1e-3, expected_grads[n].abs().max().item()), 1e-3)
 
 
+def test_every_rank_records_the_largest_scores_of_all(tmp_path):
+    everybody, whole = rank_processes.spawned(cases.largest, 2, tmp_path)
+    assert len(whole) == 2 and everybody == [everybody[0]] * 2
+    assert everybody[0] == {name: pytest.approx(x, rel=1e-5) for name, x in whole.items()}
+
+
 def test_every_rank_hears_what_is_not_supported(tmp_path):
     everybody = rank_processes.spawned(cases.refused, 3, tmp_path)
     assert everybody == [everybody[0]] * 3

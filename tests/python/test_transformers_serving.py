@@ -141,6 +141,22 @@ def test_a_shared_prefix_is_read_from_the_same_pages(transformers, torch, calls)
     assert any(len(t) == 2 and torch.equal(t[0, :2], t[1, :2]) for t in tables)
 
 
+def test_maxima_are_those_of_the_whole_texts(transformers, torch):
+    import onepass.transformers
+
+    prompts, model = prompts_of(torch, [5, 61, 17]), model_of(transformers, torch, "Gemma2")
+    with onepass.transformers.serving(model), onepass.transformers.record_max(model) as found:
+        tokens, _ = served(transformers, model, prompts)
+    onepass.transformers.register()
+    model.config._attn_implementation = "onepass"
+    with onepass.transformers.record_max(model) as whole, torch.no_grad():
+        for prompt, more in zip(prompts, tokens):
+            model(torch.tensor([prompt + more[:-1]]))  # nothing attends to the last token
+    assert len(found) == 4 and found.keys() == whole.keys()
+    for name in whole:
+        torch.testing.assert_close(found[name], whole[name], atol=1e-4, rtol=1e-4)
+
+
 def test_the_tables_of_a_step_are_made_once(transformers, torch, calls):
     """The four layers of Llama get the same tensors; pages are read in each step but those of whole prompts only."""
     compare(transformers, torch, model_of(transformers, torch, "Llama"), prompts_of(torch, [9, 12]))

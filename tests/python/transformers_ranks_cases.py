@@ -98,6 +98,20 @@ def trained(rank, ranks, folder):
     return found
 
 
+def largest(rank, ranks, folder):
+    """The maxima of every rank, and those of one process."""
+    onepass.transformers.register()
+    layout, model, ids = Layout.zigzag(LENGTH, ranks), model_of("Gemma 2", "onepass"), tokens()[0].to(device())
+    with onepass.transformers.record_max(model) as whole, torch.no_grad():
+        model(ids, use_cache=False)
+    mine = layout.shard(ids, rank, dim=1), layout.positions(rank, device())[None]
+    with onepass.transformers.record_max(model) as found, onepass.transformers.context_parallel(layout):
+        model(mine[0], position_ids=mine[1], use_cache=False).logits.sum().backward()
+    everybody = [None] * ranks
+    dist.all_gather_object(everybody, {name: x.tolist() for name, x in found.items()})
+    return everybody, {name: x.tolist() for name, x in whole.items()}
+
+
 def refused(rank, ranks, folder):
     """The sentences that every rank hears, also where one rank alone is wrong."""
     onepass.transformers.register()
