@@ -6,8 +6,8 @@
 A round runs a group of cells by one tool and then by the other; every second round begins with the other tool. A cell's
 number is the median over the rounds of old time / new time within a round, so slow drifts of a machine cancel. A cell
 fails below --least, and only if at least three quarters of its rounds are below 1. The exit status is 1 if a cell
-fails. Without --suite, the cells are those of the machine at hand: forward, backward, decoding and FP8 on a GPU, the
-forward and the backward on a CPU.
+fails. Without --suite, the cells are those of the machine at hand: forward, backward, decoding, mixed steps and
+FP8 on a GPU, the forward and the backward on a CPU.
 """
 
 import itertools
@@ -20,7 +20,16 @@ import tempfile
 
 NEEDS, CUDA = (), False
 SUITES = pathlib.Path(__file__).resolve().parents[1] / "suites"
-ON_GPU = "h200", "h200_backward", "h200_decode", "h200_paged", "h200_fp8_cache", "h200_mla"
+ON_GPU = (
+    "h200",
+    "h200_backward",
+    "h200_decode",
+    "h200_paged",
+    "h200_mixed",
+    "h200_fp8",
+    "h200_fp8_cache",
+    "h200_mla",
+)
 ON_CPU = "cpu", "cpu_backward"
 
 
