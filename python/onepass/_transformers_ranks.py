@@ -11,6 +11,7 @@ from transformers import masking_utils as theirs
 
 from . import _transformers_masks as masks
 from ._transformers_maxima import recorded
+from ._transformers_weights import asked
 from .context_parallel import Layout, attention
 from .context_parallel.ranks import ranks_of
 
@@ -54,9 +55,10 @@ class Block:
         if key.shape[2] != query.shape[2]:
             got = f"got {query.shape[2]} rows of q and {key.shape[2]} of k"
             self._refuse(device, f"context_parallel does not support a cache that holds tokens ({got})")
-        for name in ("output_attentions", "position_bias"):
-            if told.get(name) not in (None, False):
-                self._refuse(device, f"context_parallel does not support {name}")
+        if asked(told):
+            self._refuse(device, "context_parallel does not support output_attentions")
+        if told["position_bias"] is not None:
+            self._refuse(device, "context_parallel does not support position biases")
         self._check_positions(device, told.get("position_ids"))
         if attention_mask is not None:
             words["bool_mask" if attention_mask.dtype == torch.bool else "bias"] = attention_mask

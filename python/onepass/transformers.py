@@ -5,18 +5,19 @@ scores. ``with serving(model):`` computes continuous batching. ``flash_attn_kern
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import onepass.torch
-from onepass import _transformers_cache, _transformers_maxima, _transformers_ranks
+from onepass import _transformers_cache, _transformers_maxima, _transformers_ranks, _transformers_weights
 from onepass import _transformers_masks as masks
 from onepass._flex.block_mask import BlockMask
 
@@ -27,17 +28,20 @@ def __dir__() -> Any:
     return sorted(__all__)
 
 
-def register(name: str = "onepass", *, expressions: bool = False) -> None:
+def register(name: str = "onepass", *, expressions: bool = False, mean: Literal["heads"] | None = None) -> None:
     """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
 
     Grouped heads, windows, softcaps, sinks and position biases are computed as the models' eager attention does, in
-    training too. Masks are bool, and there is none where causal order and a window say it all. Attention weights are
-    not returned.
+    training too. Masks are bool, and there is none where causal order and a window say it all.
 
     Args:
       expressions: masks are expressions where the model allows it, and no tensor of all rows and keys is made.
+      mean: what ``output_attentions=True`` returns: with None each head's weights ``[batch, heads, rows, keys]``, as
+        eager attention, with ``"heads"`` their mean over the heads, ``[batch, rows, keys]``. Neither has a gradient.
     """
-    AttentionInterface.register(name, _attend)
+    if mean not in ("heads", None):
+        raise ValueError(f"mean must be 'heads' or None (got {mean!r})")
+    AttentionInterface.register(name, functools.partial(_attend, mean=mean) if mean else _attend)
     AttentionMaskInterface.register(name, _expression if expressions else _mask)
 
 
@@ -160,9 +164,10 @@ def _attend(
     s_aux: Any = None,
     position_bias: Any = None,
     cache: Any = None,
+    mean: Literal["heads"] | None = None,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """(out ``[batch, seq, heads, dim]``, None), of query, key and value ``[batch, heads, seq, dim]``."""
+    """(out ``[batch, seq, heads, dim]``, weights or None), of query, key and value ``[batch, heads, seq, dim]``."""
     if cache is not None:
         options = dict(scale=scaling, softcap=softcap or 0.0, sinks=s_aux)
         return _transformers_cache.attend(module, query, key, value, cache, options, kwargs), None
@@ -192,19 +197,11 @@ def _attend(
         bool_mask = attention_mask
     elif attention_mask is not None:
         bias = attention_mask if bias is None else bias + attention_mask
+    words = dict(mask=mask, window=window, bool_mask=bool_mask, bias=bias, sinks=s_aux, scale=scaling)
+    words |= dict(softcap=softcap or 0.0, **expression)
     attention = _transformers_maxima.recorded(module, onepass.torch.attention)
-    out = attention(
-        query,
-        key,
-        value,
-        mask=mask,
-        window=window,
-        bool_mask=bool_mask,
-        bias=bias,
-        sinks=s_aux,
-        scale=scaling,
-        softcap=softcap or 0.0,
-        dropout_p=dropout,
-        **expression,
-    )
-    return out.transpose(1, 2).contiguous(), None
+    if not _transformers_weights.asked(kwargs):
+        return attention(query, key, value, dropout_p=dropout, **words).transpose(1, 2).contiguous(), None
+    out, lse = attention(query, key, value, dropout_p=dropout, return_lse=True, **words)
+    weights = _transformers_weights.weights(query, key, lse, mean, words)
+    return out.transpose(1, 2).contiguous(), weights
