@@ -10,7 +10,7 @@ import pathlib
 import re
 
 import bench
-from bench.studies import context_parallel, flex_speed, serving_transformers, vllm_speed
+from bench.studies import context_parallel, context_parallel_scale, flex_speed, serving_transformers, vllm_speed
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -104,6 +104,8 @@ TABLES = {
     "cascade": lambda: gpu.cascade(rows_of("cascade")),
     "context-parallel": lambda: context_parallel.table(rows_of("h200x2_context_parallel")).splitlines(),
     "context-parallel-h100": lambda: context_parallel.table(rows_of("h100x2_context_parallel")).splitlines(),
+    "context-parallel-scale": lambda: context_parallel_scale.table([*context_parallel_scale.rows(None)]).splitlines(),
+    "context-parallel-scale-errors": lambda: context_parallel_scale.errors(),
     "h100-serving": lambda: gpu.serving(rows_of("h100_serving")["rows"]),
     "h200-serving": lambda: gpu.serving(rows_of("h200_serving")["rows"]),
     "h200-invariant": gpu.invariant,
