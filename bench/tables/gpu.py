@@ -232,3 +232,15 @@ def fa1_table(rows):
         lines.append(line)
     head = ["d, mask", "N", "onepass ms", "math", "bf16", "HBM GB: onepass", "math", "bf16"]
     return "\n".join(markdown([*head, "extra MB: onepass", "GB: math", "bf16"], lines))
+
+
+def jvp_speed(rows):
+    """Forward mode in PyTorch beside the Triton kernel and PyTorch's math."""
+    lines = []
+    for row in rows:
+        ours = row["seconds"]["onepass"]
+        peers = (row["seconds"].get(name) for name in ("jvp-flash-attention", "math"))
+        ratios = [f"{1e3 * s:.3g} ({s / ours:.1f}x)" if s else "-" for s in peers]
+        problem = row["problem"].replace("bfloat", "bf").replace("float16", "fp16").replace("float32", "fp32")
+        lines.append([problem, three(1e3 * ours), f"{ours / row['seconds']['forward']:.1f}", *ratios])
+    return markdown(["ms", "onepass", "over its forward", "jvp-flash-attention", "PyTorch's math"], lines)
