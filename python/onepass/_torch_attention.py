@@ -8,7 +8,17 @@ from torch.compiler import is_compiling
 
 import onepass
 
-from . import _keywords, _onepass, _options, _torch_autograd, _torch_checks, _torch_entropy, _torch_op, _values
+from . import (
+    _keywords,
+    _onepass,
+    _options,
+    _torch_autograd,
+    _torch_checks,
+    _torch_entropy,
+    _torch_learned,
+    _torch_op,
+    _values,
+)
 from ._flex.trace import texts
 from ._quantize import fp8_text
 from ._quantized import NAMES, Quantized, carried
@@ -16,7 +26,7 @@ from ._quantized import NAMES, Quantized, carried
 
 @_keywords.shared("onepass.torch.attention", out_dtype=None, deterministic=False)
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    """``onepass.attention`` on tensors, with gradients by q, k, v, bias, alibi_slopes and sinks.
+    """``onepass.attention`` on tensors, with gradients by q, k, v, bias, alibi_slopes, sinks and mod_buffers.
 
     Works in autograd, torch.compile (fullgraph), torch.export, autocast, torch.func and CUDA graphs. Its gradients
     are differentiable, too. A tensor whose last dimension's stride is not 1 is copied.
@@ -30,6 +40,9 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
       return_entropy: as in ``onepass.attention``. Entropies have a gradient; torch.compile breaks its graph there, and
         torch.func and second derivatives do not take such a call.
       out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
+      mod_buffers: as in ``onepass.attention``. Those of floats that score_mod reads may require a gradient, which takes
+        a second pass in PyTorch's operations. Such a call has no second derivatives, and does not support packed
+        sequences, dropout and return_entropy.
       fp8, unified_max: of the forward; a call with fp8 has no gradients.
       out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
       deterministic: the same bits in every backward; also by torch.use_deterministic_algorithms.
@@ -48,6 +61,8 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         given.update(_words_of(block_mask, given))
     if callable(given["score_mod"]) or callable(given["mask_mod"]):
         given.update(texts(given))
+    if given["mod_buffers"] and given["score_mod"] and (names := _torch_learned.wanted(given)):
+        return _torch_learned.attention(attention, given, names)
     out, return_max = given["out"], given["return_max"]
     if given["recomputed"] is not None or (out is not None and given["dropout_p"]):
         return _written(given)

@@ -9,8 +9,9 @@ from ._flex import block_mask as masks
 from ._flex import trace
 from ._flex.arithmetic import number
 from ._flex.block_mask import BlockMask, and_masks, create_block_mask, noop_mask, or_masks  # noqa: F401  of onepass.torch
+from ._flex.scores import Steps
 from ._flex.text import Buffers, text
-from ._flex.torch_gradients import learned, with_gradients
+from ._flex.torch_gradients import learned, scale_of, with_gradients
 from ._flex.torch_gradients import max_scores as _max_scores
 
 
@@ -67,7 +68,8 @@ def flex_attention(
     aux_lse = return_aux is not None and return_aux.lse
     out, lse = ours.attention(query, key, value, scale=scale, return_lse=True, **options)
     if lost:
-        out, lse = with_gradients(out, lse, query, key, value, scale, score, seen, lost)
+        steps = Steps(scale_of(query, scale), score, seen)
+        out, lse = with_gradients(out, lse, query, key, value, steps, lost)
     if return_aux is not None:
         found = _max_scores(query, key, scale, score, seen) if return_aux.max_scores else None
         return out, theirs.AuxOutput(lse=lse if aux_lse else None, max_scores=found)

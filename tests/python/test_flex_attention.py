@@ -310,15 +310,6 @@ def test_a_tensor_that_the_mask_alone_reads_has_no_gradient(score_mod):
             assert inputs[2].grad.abs().sum() > 0 and t.grad is None
 
 
-def test_gradients_that_would_be_lost_are_refused():
-    q, k, v = draw()
-    t = torch.rand(HEADS, requires_grad=True)
-    with pytest.raises(RuntimeError, match="requires_grad is set"):
-        onepass.torch.attention(q, k, v, score_mod=lambda s, b, h, q, k: s * t[h])
-    with torch.no_grad():
-        onepass.torch.attention(q, k, v, score_mod=lambda s, b, h, q, k: s * t[h])
-
-
 # ----------------------------------------------------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     "score_mod, sentence",

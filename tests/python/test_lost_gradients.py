@@ -6,12 +6,12 @@ from conftest import inputs, qkv
 
 
 def test_what_has_no_gradient_is_refused(attention, torch, device):
-    """A table of an expression, or a factor, that a loss would be differentiated by would stay as it is, silently."""
+    """A table of a mask_mod, or a factor, that a loss would be differentiated by would stay as it is, silently."""
     q, k, v = qkv(torch, device, grad=True)
     table = torch.zeros(64, device=device, requires_grad=True)
 
     def biased(table, q=q):
-        return attention(q, k, v, score_mod="score + table[q_index]", mod_buffers={"table": table})
+        return attention(q, k, v, mask_mod="table[q_index] >= 0", mod_buffers={"table": table})
 
     with pytest.raises(
         RuntimeError, match=r"mod_buffers\['table'\].requires_grad is set, but attention does not return its gradient"

@@ -77,9 +77,9 @@ class Evaluation:
     def _division(self, x: Symbol, a: Any, b: Any) -> Any:
         if x.kind == "float":
             return a / b
-        b = self.xp.where(b == 0, self._array(1), b)
-        q = abs(a) // abs(b) * self.xp.where((a < 0) != (b < 0), self._array(-1), self._array(1))
-        return q if x.op == "/" else a - q * b
+        divisor = self.xp.where(b == 0, self._array(1), b)
+        q = abs(a) // abs(divisor) * self.xp.where((a < 0) != (divisor < 0), self._array(-1), self._array(1))
+        return self.xp.where(b == 0, self._array(0), q if x.op == "/" else a - q * divisor)
 
     def _array(self, value: Any) -> Any:
         if hasattr(self.xp, "as_tensor"):

@@ -1,12 +1,14 @@
-"""Gradients of tensors that a score_mod captures, and row maxima: rows of scores are computed again, some at a time."""
+"""Gradients of tensors that a score_mod reads, and row maxima: rows of scores are computed again, some at a time."""
 
+import dataclasses
 import math
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from .derivative import by_loads
-from .evaluate import Evaluation
+from .scores import Steps, by_elements, by_head, floats, scores, upstream, weights
 
 _ELEMENTS = 1 << 22  # of scores at a time
 
@@ -18,14 +20,15 @@ def learned(arrays: Any) -> list[Any]:
     return [x for x in arrays if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
-class Rows:
-    """Scores of a call in strips of rows, as its expressions have them; -inf where a key is not visible."""
+def scale_of(query: Any, scale: Any) -> Any:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
-    def __init__(self, query: Any, key: Any, scale: Any, score: Any, seen: Any, stand_ins: Any = ()) -> None:
-        self.query, self.score, self.seen, self.stand_ins = query, score, seen, stand_ins
-        self.groups = query.shape[1] // key.shape[1]
-        self.key = key.float().repeat_interleave(self.groups, 1)
-        self.scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+class Rows:
+    """Scores of a call in strips of rows, -inf where a key is not visible; all tensors have heads before rows."""
+
+    def __init__(self, query: Any, key: Any, steps: Steps, stand_ins: Any = ()) -> None:
+        self.query, self.key, self.steps, self.stand_ins = query, floats(torch, key), steps, stand_ins
 
     def strips(self) -> Any:
         batch, heads, rows, _ = self.query.shape
@@ -34,78 +37,72 @@ class Rows:
 
     def scores(self, strip: Any) -> Any:
         """(scores of the rows, the evaluation of expressions over them)"""
-        device = self.query.device
-        scores = self.query[:, :, strip].float() @ self.key.transpose(-2, -1) * self.scale
-        inputs = {
-            "score": scores,
-            "batch": torch.arange(scores.shape[0], device=device)[:, None, None, None],
-            "head": torch.arange(scores.shape[1], device=device)[:, None, None],
-            "q_index": torch.arange(strip.start, strip.stop, device=device)[:, None],
-            "k_index": torch.arange(scores.shape[3], device=device),
-        }
-        run = Evaluation(torch, inputs, self.stand_ins)
-        found = scores if self.score is None else run(self.score).expand(scores.shape)
-        return found if self.seen is None else torch.where(run(self.seen), found, -math.inf), run
+
+        def take(x: Any) -> Any:
+            return x if x.shape[2] == 1 else x[:, :, strip]
+
+        rows = floats(torch, self.query[:, :, strip])
+        return scores(torch, self.steps, rows, self.key, strip.start, take, self.stand_ins)
 
 
 @torch.no_grad()
 def max_scores(query: Any, key: Any, scale: Any, score: Any, seen: Any) -> Any:
     """The largest score of each row, ``[batch, heads, rows]`` in float32; -inf in a row that sees no key."""
-    rows = Rows(query, key, scale, score, seen)
+    rows = Rows(query, key, Steps(scale_of(query, scale), score, seen))
     found = [rows.scores(strip)[0].amax(-1) for strip in rows.strips()] if rows.key.shape[2] else []
     return torch.cat(found, -1) if found else query.new_full(query.shape[:3], -math.inf, dtype=torch.float32)
 
 
-def with_gradients(
-    out: Any, lse: Any, query: Any, key: Any, value: Any, scale: Any, score: Any, seen: Any, tensors: Any
-) -> Any:
-    """(out, lse) whose backward also has the gradients of the score's tensors that require one."""
-    call = (scale, score, seen, tuple(tensors))
-    return _Captured.apply(out, lse, query.detach(), key.detach(), value.detach(), call, *tensors)
+def with_gradients(out: Any, lse: Any, query: Any, key: Any, value: Any, steps: Steps, tensors: Any) -> Any:
+    """(out, lse) whose backward also has the gradients of the score's tensors that require one.
+
+    All tensors have heads before rows. The gradient has no derivative of its own.
+    """
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
+    beside = [None if x is None else x.detach() for x in (getattr(steps, name) for name in _TENSORS)]
+    nothing: Any = dict.fromkeys(_TENSORS)
+    call = (dataclasses.replace(steps, **nothing), tuple(tensors))
+    return _Captured.apply(call, out, lse, query.detach(), key.detach(), value.detach(), *beside, *tensors)
+
+
+_TENSORS = ("alibi_slopes", "bias", "bool_mask", "block_mask")
 
 
 class _Captured(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, out: Any, lse: Any, query: Any, key: Any, value: Any, call: Any, *tensors: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lse, query, key, value, *tensors)
-        ctx.call = call
+    def forward(call: Any, out: Any, lse: Any, *others: Any) -> Any:
         return out.view_as(out), lse.view_as(lse)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.call = inputs[0]
+        ctx.save_for_backward(*inputs[2:])  # all but out
+
+    @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
-        lse, query, key, value, *tensors = ctx.saved_tensors
-        scale, score, seen, arrays = ctx.call
-        stand_ins = tuple(zip(arrays, tensors))
+        lse, query, key, value, *others = ctx.saved_tensors
+        steps, arrays = ctx.call
+        beside, tensors = others[: len(_TENSORS)], others[len(_TENSORS) :]
+        steps = dataclasses.replace(steps, **dict(zip(_TENSORS, beside)))
         sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in tensors]
-        rows = Rows(query, key, scale, score, seen, stand_ins)
-        values = value.float().repeat_interleave(rows.groups, 1)
-        loads = by_loads(score) if dout is not None or dlse is not None else []
+        rows = Rows(query, key, steps, tuple(zip(arrays, tensors)))
+        loads = by_loads(steps.score) if dout is not None or dlse is not None else []
+        loads = [(load, slope) for load, slope in loads if any(x is load.value for x in arrays)]
+        value = floats(torch, value)
         for strip in rows.strips() if loads else ():
-            scores, run = rows.scores(strip)
-            top = lse[:, :, strip, None]
-            weights = torch.where(top == -math.inf, 0.0, (scores - top).exp())
-            upstream = torch.zeros_like(weights)
-            if dout is not None:
-                by_weight = torch.where(weights == 0, 0.0, dout[:, :, strip].float() @ values.transpose(-2, -1))
-                # Not the sum of dO * O, whose 16 bits would leave a rest where the sum over a row cancels.
-                upstream = by_weight - (weights * by_weight).sum(-1, keepdim=True)
-            if dlse is not None:
-                upstream = upstream + dlse[:, :, strip, None]
-            for load, slope in loads:
-                i = next((i for i, x in enumerate(arrays) if x is load.value), None)
-                if i is not None:  # 0 for a hidden key, whose slope may be infinite
-                    part = torch.where(weights == 0, 0.0, weights * upstream * run(slope))
-                    _add(sums[i], run.indices(load), part)
-        return dout, dlse, None, None, None, None, *(x.to(t.dtype) for x, t in zip(sums, tensors))
-
-
-def _add(total: Any, at: Any, part: Any) -> None:
-    """total[at] += part, which is summed first over the dimensions in which `at` does not vary."""
-    if not at:
-        total += part.sum()
-        return
-    shape = torch.broadcast_shapes((1, 1, 1, 1), *(i.shape for i in at))
-    over = [d for d in range(4) if shape[d] == 1 and part.shape[d] != 1]
-    part = part.sum(over, keepdim=True) if over else part
-    total.index_put_(tuple(i.expand(part.shape) for i in at), part, accumulate=True)
+            found, run = rows.scores(strip)
+            weight = weights(torch, found, lse[:, :, strip])
+            by_weight = None if dout is None else by_head(floats(torch, dout[:, :, strip]), value)
+            slope = upstream(torch, weight, by_weight, None if dlse is None else dlse[:, :, strip])
+            for load, at, part in by_elements(torch, loads, weight, slope, run):
+                total = next(total for total, x in zip(sums, arrays) if x is load.value)
+                if at:
+                    total.index_put_(at, part, accumulate=True)
+                else:
+                    total += part.sum()
+        none = (None,) * (3 + len(_TENSORS))
+        return None, dout, dlse, *none, *(x.to(t.dtype) for x, t in zip(sums, tensors))

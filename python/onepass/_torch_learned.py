@@ -1,0 +1,55 @@
+"""onepass.torch.attention whose score_mod reads mod_buffers that require a gradient."""
+
+from typing import Any
+
+from . import _options, _torch_op, _values
+from ._flex.derivative import by_loads
+from ._flex.read import expression
+from ._flex.scores import Steps, band, four
+from ._flex.torch_gradients import learned, scale_of, with_gradients
+
+_REFUSED = ("cu_seqlens_q", "cu_seqlens_k", "dropout_p", "return_entropy", "fp8", "out", "recomputed", *_torch_op.CACHE)
+
+
+def wanted(given: dict[str, Any]) -> dict[str, Any]:
+    """The mod_buffers that require a gradient and that score_mod reads, by name. given: the keywords of attention."""
+    buffers = dict(_options.mod_items(given["mod_buffers"]))
+    if not learned(buffers.values()):
+        return {}
+    read = [load.value for load, _ in by_loads(expression(given["score_mod"], buffers))]
+    return {name: x for name, x in buffers.items() if x.requires_grad and any(x is y for y in read)}
+
+
+def attention(call: Any, given: dict[str, Any], names: dict[str, Any]) -> Any:
+    """The results of attention, whose out and lse have a history of these buffers."""
+    for used in _REFUSED:
+        x = given.get(used)
+        if x is not None and (not isinstance(x, (bool, int, float)) or x):
+            name = f"mod_buffers[{next(iter(names))!r}]"
+            raise RuntimeError(f"attention with {used} does not return the gradient of {name}; pass {name}.detach()")
+    buffers = dict(_options.mod_items(given["mod_buffers"]))
+    detached = {name: x.detach() if name in names else x for name, x in buffers.items()}
+    out, lse, *most = call(**{**given, "mod_buffers": detached, "return_lse": True})
+    first = _options.tokens_first(given["layout"])
+    q, k, v, out, lse = ((x.swapaxes(1, 2) if first else x) for x in (given["q"], given["k"], given["v"], out, lse))
+    out, lse = with_gradients(out, lse, q, k, v, _steps(given, buffers, q, k), tuple(names.values()))
+    out, lse = (x.swapaxes(1, 2) if first else x for x in (out, lse))
+    results = (out, *((lse,) if given["return_lse"] else ()), *most)
+    return results if len(results) > 1 else out
+
+
+def _steps(given: dict[str, Any], buffers: dict[str, Any], q: Any, k: Any) -> Steps:
+    causal, align = _options._MASKS[given["mask"]]
+    sides = _values.window_sides(given["window"])
+    return Steps(
+        scale_of(q, given["scale"]),
+        expression(given["score_mod"], buffers),
+        expression(given["mask_mod"], buffers) if given["mask_mod"] else None,
+        given["softcap"] or 0.0,
+        band(causal, align, given["align_offset"] or 0, sides, q.shape[2], k.shape[2]),
+        given["alibi_slopes"],
+        four(given["bias"]),
+        four(given["bool_mask"]),
+        four(given["block_mask"]),
+        (given["mask_tile_q"] or 128, given["mask_tile_k"] or 128),
+    )
