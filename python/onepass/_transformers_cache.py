@@ -29,33 +29,65 @@ def attention_named(model: Any, name: str) -> Iterator[None]:
             config._attn_implementation = old
 
 
-def tell_of_caches(name: str) -> None:
-    """Makes layers whose attention has this name tell `attend` of their paged cache, and leave storing to it.
+# The name of onepass while it serves: transformers refuses names without "flash" in it, and plans masks for them.
+SERVING = "onepass_flash"
+
+
+def accept(name: str) -> None:
+    """Makes continuous batching accept models whose attention has this name, under the name SERVING."""
+    try:
+        from transformers.generation.continuous_batching.cache import PagedAttentionCache
+        from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
+    except ImportError:  # older versions have none
+        return
+    _names.add(name)
+    _tell_of_caches(PagedAttentionCache)
+    _switch_names(ContinuousBatchingManager)
+
+
+def _switch_names(managers: Any) -> None:
+    switch = getattr(managers, "switch_to_cb_friendly_attn", None)
+    if switch is None or switch in _ours:
+        return
+
+    @functools.wraps(switch)
+    def switch_to_cb_friendly_attn(manager: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        before = model.config._attn_implementation
+        if before not in _names:
+            return switch(manager, model, *args, **kwargs)
+        if before != SERVING:
+            model.config._attn_implementation = SERVING
+            manager._original_attn_impl = before  # which the manager sets when it stops
+        return None
+
+    managers.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn
+    _ours.append(switch_to_cb_friendly_attn)
+
+
+def _tell_of_caches(caches: Any) -> None:
+    """Makes layers tell `attend` of their paged cache, and leave storing to it.
 
     Since transformers 5.24 a layer stores its keys and gathers all of them before it calls its attention function.
     """
-    try:
-        from transformers.generation.continuous_batching.cache import PagedAttentionCache
-    except ImportError:  # older versions have no such cache
-        return
-    store: Any = PagedAttentionCache.update
-    if store in _told:
+    store = caches.update
+    if store in _ours:
         return
 
     @functools.wraps(store)
     def update(
         cache: Any, key_states: Tensor, value_states: Tensor, layer_idx: int, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        if cache.config._attn_implementation != name:
+        if cache.config._attn_implementation not in _names:
             return store(cache, key_states, value_states, layer_idx, kwargs)
         kwargs["cache"] = cache
         return key_states, value_states
 
-    PagedAttentionCache.update = update
-    _told.append(update)
+    caches.update = update
+    _ours.append(update)
 
 
-_told: list[Any] = []  # the methods that tell_of_caches() made
+_names: set[str] = set()  # which accept() was given
+_ours: list[Any] = []  # methods of transformers' classes that are made here
 
 
 def _configs(config: Any) -> Iterator[Any]:

@@ -32,7 +32,8 @@ def register(name: str = "onepass", *, expressions: bool = False, mean: Literal[
     """Makes ``name`` an attention implementation: ``from_pretrained(..., attn_implementation=name)``.
 
     Grouped heads, windows, softcaps, sinks and position biases are computed as the models' eager attention does, in
-    training too. Masks are bool, and there is none where causal order and a window say it all.
+    training too. Masks are bool, and there is none where causal order and a window say it all. Continuous batching
+    (``generate_batch``) accepts the name, also as ``paged|name``.
 
     Args:
       expressions: masks are expressions where the model allows it, and no tensor of all rows and keys is made.
@@ -41,8 +42,10 @@ def register(name: str = "onepass", *, expressions: bool = False, mean: Literal[
     """
     if mean not in ("heads", None):
         raise ValueError(f"mean must be 'heads' or None (got {mean!r})")
-    AttentionInterface.register(name, functools.partial(_attend, mean=mean) if mean else _attend)
-    AttentionMaskInterface.register(name, _expression if expressions else _mask)
+    for each in {name, f"paged|{name}", _transformers_cache.SERVING}:
+        AttentionInterface.register(each, functools.partial(_attend, mean=mean) if mean else _attend)
+        AttentionMaskInterface.register(each, _expression if expressions else _mask)
+        _transformers_cache.accept(each)
 
 
 @contextlib.contextmanager
@@ -92,15 +95,13 @@ def record_max(model: Any) -> Iterator[dict[str, torch.Tensor]]:
 
 @contextlib.contextmanager
 def serving(model: Any) -> Iterator[Any]:
-    """Inside the block the model's continuous batching (``generate_batch``) is computed by onepass, for inference only.
+    """Inside the block the continuous batching (``generate_batch``) of any model is computed by onepass.
 
-    Keys and values are read where transformers' paged cache has them. The rolling cache of a sliding window is packed
-    first, as transformers does.
+    A model whose implementation is onepass needs no block. Keys and values are read where transformers' paged cache has
+    them. The rolling cache of a sliding window is packed first, as transformers does. There are no gradients.
     """
-    # The name must have "flash" in it: transformers refuses others, and makes a mask for its own sdpa.
-    register("onepass_flash")
-    _transformers_cache.tell_of_caches("onepass_flash")
-    with _transformers_cache.attention_named(model, "onepass_flash"):
+    register(_transformers_cache.SERVING)
+    with _transformers_cache.attention_named(model, _transformers_cache.SERVING):
         yield model
 
 

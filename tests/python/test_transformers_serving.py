@@ -169,6 +169,42 @@ def test_the_tables_of_a_step_are_made_once(transformers, torch, calls):
     assert len(tables) == 11
 
 
+@pytest.mark.parametrize("name", ["onepass", "paged|onepass"])
+@pytest.mark.parametrize("kind", ["Llama", "Gemma2"])
+def test_the_name_alone_serves(transformers, torch, calls, kind, name):
+    """Twice, as the first call must leave the model as it was. Flash packages that transformers finds are not taken."""
+    import onepass.transformers
+
+    onepass.transformers.register()
+    model, prompts = model_of(transformers, torch, kind), prompts_of(torch, [5, 61, 17, 9])
+    by_peer = alone(transformers, torch, model, prompts) if kind == "Gemma2" else served(transformers, model, prompts)
+    assert not calls
+    model.set_attn_implementation(name)
+    plain = model(torch.tensor(prompts[:1])).logits
+    for _ in range(2):
+        tokens, logprobs = served(transformers, model, prompts, auto_switch_to_flash=True)
+        assert tokens == by_peer[0] and any("page_table" in o for o in calls)
+        torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(by_peer[1]), atol=3e-5, rtol=0)
+        assert model.config._attn_implementation == "onepass"  # transformers removes the prefix
+        assert torch.equal(model(torch.tensor(prompts[:1])).logits, plain)
+        calls.clear()
+
+
+def test_a_model_made_with_the_name_serves(transformers, torch, calls):
+    """Beside a model whose implementation is not onepass, which is served as before."""
+    import onepass.transformers
+
+    onepass.transformers.register("mine")
+    theirs, prompts = model_of(transformers, torch, "Llama"), prompts_of(torch, [5, 17])
+    config = type(theirs.config)(**MODELS["Llama"][0])
+    config.bos_token_id = config.eos_token_id = config.pad_token_id = None
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="paged|mine").eval()
+    model.load_state_dict(theirs.state_dict())
+    tokens = served(transformers, model, prompts)[0]
+    made = len(calls)
+    assert made and tokens == served(transformers, theirs, prompts)[0] and len(calls) == made
+
+
 def test_the_implementation_comes_back_after_an_error(transformers, torch):
     import onepass.transformers
 
