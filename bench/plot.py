@@ -1,4 +1,4 @@
-"""Draws results of `onepass bench --json` on a GPU as bars, and those of the study fa1_claim as lines.
+"""Draws results of `onepass bench --json` on a GPU as bars, and those of two studies as lines.
 
     python -m bench plot                          draws docs/images/NAME.svg for every NAME of PICTURES
     python -m bench plot --check                  names the pictures that show other numbers; exit status 1 if any
@@ -6,7 +6,8 @@
 
 The 18 cells of a suite become a panel for each head dim and mask: bars of TFLOP/s over the sequence length, and the
 matrix product of the same run as a line. Other problems, where there are no cells or with --others, become rows of
-bars, relative to the best peer. fa1_claim has panels of time, bytes moved and extra memory for each head dim.
+bars, relative to the best peer. The study fa1_claim has panels of time, bytes moved and extra memory for each head dim,
+and context_parallel has the share of linear by scheme, forward and with the backward.
 Drawing needs matplotlib. --check does not: it compares the numbers in the SVG with bench/results.
 """
 
@@ -27,6 +28,7 @@ PICTURES = {  # name: (results, True for the problems beyond the 18 cells)
     "h200_decode": ("h200_decode", False),
     "h200_mla": ("h200_mla", False),
     "fa1": ("fa1", False),
+    "context_parallel": ("h200x2_context_parallel", False),
 }
 
 COLOURS = {"onepass": "#c0392b", "flash-attn-4": "#f0c27b", "flash-attn-3": "#e59866", "torch-cudnn": "#2c6fbb",
@@ -42,6 +44,11 @@ FA1_PANELS = (  # title, keys that are added up, unit, key of the model's value
     ("moved to and from HBM, GB", ("read_bytes", "written_bytes"), 1e9, "model_bytes"),
     ("memory beside Q, K, V, O, MB", ("extra_bytes",), 1e6, "model_extra_bytes"),
 )
+
+SHARES = {"gather zigzag": ("gather", "#c0392b"), "ring zigzag": ("ring", "#e59866"),
+          "ulysses contiguous": ("ulysses", "#7f8c8d"), "gather contiguous": ("gather, contiguous", "#e6b0aa"),
+          "torch context_parallel": ("PyTorch", "#2c6fbb")}  # fmt: skip
+SHARE_PANELS = "forward", "forward and backward"  # of the row's "share"
 
 
 def seconds(row):
@@ -188,8 +195,33 @@ def draw_fa1(plt, rows):
     return figure
 
 
+def share_line(rows, name, panel):
+    """(tokens, shares of linear in percent) of a scheme."""
+    points = sorted((row["length"], 100 * row["share"][panel]) for row in rows if row["name"] == name)
+    return tuple(zip(*points)) or ((), ())
+
+
+def draw_shares(plt, rows):
+    figure, axes = plt.subplots(1, len(SHARE_PANELS), figsize=(8, 3.2), sharey=True)
+    for panel, (axis, title) in enumerate(zip(axes, SHARE_PANELS)):
+        for name, (label, colour) in SHARES.items():
+            axis.plot(*share_line(rows, name, panel), "-o", color=colour, markersize=4, label=label)
+        ticks = sorted({row["length"] for row in rows})
+        axis.set(xscale="log", xlabel="tokens", title=title, ylim=(50, 102))
+        axis.set_xticks(ticks, [f"{n // 1024}k" for n in ticks], minor=False)
+        axis.set_xticks([], minor=True)
+        axis.axhline(100, color="black", linewidth=0.8, linestyle="--")
+        axis.title.set_fontsize(10)
+    axes[0].set_ylabel(f"share of linear on {rows[0]['ranks']} GPUs, %")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="upper center", ncols=len(SHARES))
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    return figure
+
+
 def shown(rows, others):
     """The rows that a picture shows: the cells if there are any; without cells or with `others` the other rows."""
+    if "problem" not in rows[0]:
+        return [row for row in rows if row["name"] in SHARES and "share" in row]
     if "contenders" in rows[0]:
         return [row for row in rows if GPT2_MEDIUM not in row["problem"]]
     found = [row for row in rows if CELL.fullmatch(row["problem"])]
@@ -198,7 +230,17 @@ def shown(rows, others):
 
 def digest(rows):
     """A name for the numbers in a picture of these rows."""
-    keys = ("problem", "median_s", "flops", "matmul_flops_per_s", "times_best_peer", "contenders")
+    keys = (
+        "problem",
+        "median_s",
+        "flops",
+        "matmul_flops_per_s",
+        "times_best_peer",
+        "contenders",
+        "name",
+        "length",
+        "share",
+    )
     numbers = [{key: row[key] for key in keys if key in row} | {"seconds": seconds(row)} for row in rows]
     return "numbers " + hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -211,10 +253,12 @@ def draw(rows, others, out):
     from matplotlib import pyplot as plt
 
     rows = shown(rows, others)
-    found = {} if "contenders" in rows[0] else cells(rows)
-    figure = (
-        draw_fa1(plt, rows) if "contenders" in rows[0] else draw_cells(plt, found) if found else draw_rows(plt, rows)
-    )
+    if "problem" not in rows[0]:
+        figure = draw_shares(plt, rows)
+    elif "contenders" in rows[0]:
+        figure = draw_fa1(plt, rows)
+    else:
+        figure = draw_cells(plt, found) if (found := cells(rows)) else draw_rows(plt, rows)
     metadata = {"Date": None, "Description": digest(rows)} if str(out).endswith(".svg") else None
     figure.savefig(out, dpi=150, metadata=metadata, bbox_inches="tight")
 
@@ -231,7 +275,9 @@ def stale(images=IMAGES, results=RESULTS):
 
 def main(argv):
     parser = bench.parser("plot", __doc__)
-    parser.add_argument("results", nargs="?", help="JSON of onepass bench or of the study fa1_claim")
+    parser.add_argument(
+        "results", nargs="?", help="JSON of onepass bench, or of the study fa1_claim or context_parallel"
+    )
     parser.add_argument("--others", action="store_true", help="the problems beyond the 18 cells")
     parser.add_argument("--out", help=".svg or .png")
     parser.add_argument("--check", action="store_true", help="draw nothing; fail if a picture is stale")

@@ -108,7 +108,7 @@ class Pictures(unittest.TestCase):
 
     def test_bars_are_as_long_as_the_numbers(self):
         for name in plot.PICTURES:
-            if name == "fa1":
+            if name in ("fa1", "context_parallel"):  # lines
                 continue
             rows, svg = shown(name)
             upright = bool(plot.cells(rows))
@@ -120,20 +120,30 @@ class Pictures(unittest.TestCase):
                 self.assertAlmostEqual(length, scale * speed, delta=0.01, msg=name)
             self.assertEqual(labels(svg), ratios, name)
 
-    def test_lines_go_through_the_numbers(self):
-        rows, svg = shown("fa1")
-        colours = [f"stroke: {colour}" for _, colour in plot.FA1.values()]
-        wanted = list(expected_lines(rows))
-        self.assertEqual(len(panels(svg)), len(wanted))
-        for panel, lines in zip(panels(svg), wanted):
+    def check_lines(self, svg, lines_of_panels, colours, scale):
+        """The lines of each panel go through the values. scale: what the axis is even in."""
+        self.assertEqual(len(panels(svg)), len(lines_of_panels))
+        for panel, lines in zip(panels(svg), lines_of_panels):
             drawn = [points(path) for path, style in PATH.findall(panel) if any(colour in style for colour in colours)]
             self.assertEqual([len(line) for line in drawn], [len(line) for line in lines])
             pairs = sorted(
-                (math.log10(value), y) for line, values in zip(drawn, lines) for (_, y), value in zip(line, values)
+                (scale(value), y) for line, values in zip(drawn, lines) for (_, y), value in zip(line, values)
             )
             (low, bottom), (high, top) = pairs[0], pairs[-1]
             for value, y in pairs:
                 self.assertAlmostEqual(y, bottom + (top - bottom) * (value - low) / (high - low), delta=0.01)
+
+    def test_lines_go_through_the_numbers(self):
+        rows, svg = shown("fa1")
+        colours = [f"stroke: {colour}" for _, colour in plot.FA1.values()]
+        self.check_lines(svg, list(expected_lines(rows)), colours, math.log10)
+
+    def test_lines_go_through_the_shares(self):
+        rows, svg = shown("context_parallel")
+        colours = [f"stroke: {colour}" for _, colour in plot.SHARES.values()]
+        lines = [[plot.share_line(rows, name, i)[1] for name in plot.SHARES] for i in range(len(plot.SHARE_PANELS))]
+        self.assertEqual({len(line) for panel in lines for line in panel}, {3})
+        self.check_lines(svg, lines, colours, float)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,12 @@ def fa1():
     return [{"problem": p, "contenders": {"onepass": entry, "math": refused, "math-bf16": entry}} for p in lines]
 
 
+def shares():
+    rows = [{"length": n, "ranks": 2, "name": name, "share": [0.6, n / 2**16]}
+            for n in (2**15, 2**14) for name in plot.SHARES]  # fmt: skip
+    return [*rows, {"length": 2**14, "ranks": 2, "name": "ring zigzag", "error": "OutOfMemoryError"}]
+
+
 def test_the_18_cells_are_known():
     found = plot.cells(suite())
     assert sorted(found) == [(d, m) for d in (64, 128, 256) for m in (False, True)]
@@ -61,6 +67,14 @@ def test_lines_of_the_fa1_claim():
     assert found == ((1024, 4096), pytest.approx((0.3, 0.3)))
     assert plot.fa1_line(fa1(), 64, False, "math", ("median_s",), 1) == ((), ())
     assert plot.fa1_line(fa1(), 128, False, "onepass", ("median_s",), 1) == ((), ())
+
+
+def test_lines_of_context_parallelism():
+    rows = plot.shown(shares(), False)
+    assert len(rows) == 2 * len(plot.SHARES)
+    assert plot.share_line(rows, "ring zigzag", 1) == ((2**14, 2**15), (25, 50))
+    assert plot.share_line(rows, "one GPU", 1) == ((), ())
+    assert plot.digest(rows) != plot.digest([row | {"name": "ring zigzag"} for row in rows])
 
 
 Box = collections.namedtuple("Box", "left top right bottom")
@@ -183,7 +197,7 @@ def test_others_are_drawn_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rows", [suite(), fa1(), [row("fwd b1 s9 d8 bf16 cuda:0", **{"torch-math": 4e-3, "torch-cudnn": 2e-3})]]
+    "rows", [suite(), fa1(), shares(), [row("fwd b1 s9 d8 bf16 cuda:0", **{"torch-math": 4e-3, "torch-cudnn": 2e-3})]]
 )
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_pictures(tmp_path, rows, kind):
