@@ -12,6 +12,7 @@ MOVED = {
     "README.zh.md": "zh/index.md",
     "docs/index.md": "pages.md",
     "docs/derivation.zh.md": "zh/derivation.md",
+    "docs/features/context_parallel.zh.md": "zh/context_parallel.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",

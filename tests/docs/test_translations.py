@@ -1,5 +1,5 @@
-"""README.zh.md and docs/derivation.zh.md say what the English pages say: the same sections, examples, tables, formulas
-and links, in the same order. What is shown but not run may have comments of its own."""
+"""README.zh.md and the pages docs/**/*.zh.md say what the English pages say: the same sections, examples, tables,
+formulas and links, in the same order. What is shown but not run may have comments of its own."""
 
 import pathlib
 import re
@@ -36,8 +36,9 @@ def parts(text):
 
 
 class Translations(unittest.TestCase):
-    def test_there_are_two(self):
-        self.assertEqual([zh.name for _, zh in pages()], ["README.zh.md", "derivation.zh.md"])
+    def test_there_are_three(self):
+        found = sorted(zh.name for _, zh in pages())
+        self.assertEqual(found, ["README.zh.md", "context_parallel.zh.md", "derivation.zh.md"])
 
     def test_they_keep_everything(self):
         for english, chinese in pages():
