@@ -82,8 +82,7 @@ def weights(
     Raises:
       ValueError, TypeError, RuntimeError: as ``attention_backward``.
     """
-    if mean not in ("heads", None):
-        raise ValueError(f"mean must be 'heads' or None (got {mean!r})")
+    check_mean(mean)
     call = WeightsCall("weights", q, k, lse, seqused_k, page_table, options)
     given = call.options
     if hasattr(given["block_mask"], "in_call"):
@@ -92,17 +91,22 @@ def weights(
         given.update(texts({**given, "q": call.q, "k": call.k}))
     batch, rows, keys = call.sizes()
     shape = (batch, call.heads if mean is None else 1, rows, keys)
-    _check_bias(given["bias"], (batch, call.heads, rows, keys))
+    check_bias(given["bias"], (batch, call.heads, rows, keys))
     if rows == 0 or keys == 0:  # of a cache: a bias has at least one
         return _arrays.new(call.q, shape if mean is None else (batch, rows, keys), "float32", ordered=False, fill=0)
-    given.update(_with_own_bias(given, shape, filled(call.q, (keys,), 0)))
+    given.update(with_own_bias(given, shape, filled(call.q, (keys,), 0)))
     upstream = filled(call.q, (call.columns(1),), 0)
     dlse = filled(call.lse, tuple(call.lse.shape), 1 if mean is None else 1 / max(call.heads, 1))
     (found,) = call.backward(upstream, grads="dbias", dlse=dlse)
     return found if mean is None else found[:, 0]
 
 
-def _check_bias(bias: Any, shape: tuple[int, ...]) -> None:
+def check_mean(mean: Any) -> None:
+    if mean not in ("heads", None):
+        raise ValueError(f"mean must be 'heads' or None (got {mean!r})")
+
+
+def check_bias(bias: Any, shape: tuple[int, ...]) -> None:
     """As attention checks it, which gets another bias here."""
     if bias is None:
         return
@@ -114,7 +118,7 @@ def _check_bias(bias: Any, shape: tuple[int, ...]) -> None:
             raise ValueError(f"dimension {i} of bias must be {most} or 1 (got shape {list(bias.shape)})")
 
 
-def _with_own_bias(given: dict[str, Any], shape: tuple[int, ...], zero: Any) -> dict[str, Any]:
+def with_own_bias(given: dict[str, Any], shape: tuple[int, ...], zero: Any) -> dict[str, Any]:
     """bias of the map's shape, and score_mod and mod_buffers so that its gradient is the weight alone.
 
     A bias that differs from head to head is read by score_mod instead. A score_mod f(score) becomes f(c) + (score - c),

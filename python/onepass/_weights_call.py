@@ -177,8 +177,8 @@ class WeightsCall:
 
 
 def _library(x: Any) -> Any:
-    """NumPy, or CuPy of its arrays."""
-    return sys.modules["cupy"] if _devices.is_cupy(x) else np
+    """NumPy, or CuPy or JAX of their arrays."""
+    return sys.modules["cupy" if _devices.is_cupy(x) else "jax.numpy" if _devices.is_jax(x) else "numpy"]
 
 
 def filled(like_x: Any, shape: Any, value: float) -> Any:
@@ -195,6 +195,8 @@ def spread(x: Any, shape: Any) -> Any:
 def dense(x: Any) -> Any:
     if _devices.is_torch(x):
         return x.contiguous()
+    if _devices.is_jax(x):  # which has no strides
+        return x
     return _library(x).ascontiguousarray(x)
 
 

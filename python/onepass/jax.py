@@ -27,11 +27,11 @@ from ._flex.trace import texts
 from ._jax_append import append_kv
 from ._jax_quantize import quantize
 from ._jax_ranks import Layout, context_parallel_attention
-from ._jax_statistics import key_mass
+from ._jax_statistics import key_mass, weights
 from ._quantized import NAMES, Quantized, carried
 
 __all__ = ["Layout", "Quantized", "append_kv", "attention", "context_parallel_attention", "dot_product_attention"]
-__all__ += ["key_mass", "merge", "quantize"]
+__all__ += ["key_mass", "merge", "quantize", "weights"]
 
 for _target, _platforms in _onepass.jax_handlers().items():
     for _platform, _handler in _platforms.items():

@@ -124,4 +124,13 @@ def quantize(
 def key_mass(
     q: ArrayLike, k: ArrayLike, lse: ArrayLike, *, deterministic: bool = False, **options: Unpack[BackwardOptions[Any]]
 ) -> Array: ...
+def weights(
+    q: ArrayLike,
+    k: ArrayLike,
+    lse: ArrayLike,
+    *,
+    mean: Literal["heads"] | None = "heads",
+    deterministic: bool = False,
+    **options: Unpack[BackwardOptions[Any]],
+) -> Array: ...
 def merge(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tuple[Array, Array]: ...

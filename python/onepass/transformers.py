@@ -20,6 +20,7 @@ import onepass.torch
 from onepass import _transformers_cache, _transformers_maxima, _transformers_ranks, _transformers_weights
 from onepass import _transformers_masks as masks
 from onepass._flex.block_mask import BlockMask
+from onepass._statistics import check_mean
 
 __all__ = ["context_parallel", "flash_attn_kernel", "record_max", "register", "serving"]
 
@@ -40,8 +41,7 @@ def register(name: str = "onepass", *, expressions: bool = False, mean: Literal[
       mean: what ``output_attentions=True`` returns: with None each head's weights ``[batch, heads, rows, keys]``, as
         eager attention, with ``"heads"`` their mean over the heads, ``[batch, rows, keys]``. Neither has a gradient.
     """
-    if mean not in ("heads", None):
-        raise ValueError(f"mean must be 'heads' or None (got {mean!r})")
+    check_mean(mean)
     for each in {name, f"paged|{name}", _transformers_cache.SERVING}:
         AttentionInterface.register(each, functools.partial(_attend, mean=mean) if mean else _attend)
         AttentionMaskInterface.register(each, _expression if expressions else _mask)
