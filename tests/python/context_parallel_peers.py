@@ -180,6 +180,8 @@ def shard_of(case, rank):
             out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=o["causal"])
     else:
         o |= {"layout": layout, "scheme": case.scheme, "threads": 1}
+        if "mod_buffers" in o:
+            o["mod_buffers"] = {name: x.to(device()) for name, x in o["mod_buffers"].items()}
         out, found["lse"] = attention(q, k, v, return_lse=True, **o)
         with torch.no_grad():
             assert torch.equal(attention(q, k, v, **o), out)  # a forward alone
