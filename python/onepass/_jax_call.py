@@ -89,6 +89,11 @@ def settings(given: dict[str, Any], names: Sequence[str]) -> Any:
     return tuple(options.items())
 
 
+def _refuse(name: str, what: str, hint: str = "") -> None:
+    x = f"mod_buffers[{name.removeprefix(MOD)!r}]" if name.startswith(MOD) else name
+    raise ValueError(f"{what} does not return the gradient of {x}{hint}; pass jax.lax.stop_gradient({x})")
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """All of a call but its arrays."""
@@ -145,11 +150,20 @@ class Call:
             raise ValueError(f"attention with {of['q'].dtype} q and {of['k'].dtype} k and v does not support gradients")
         for name in wanted:
             if name not in _DIFFERENTIABLE:
-                x = f"mod_buffers[{name.removeprefix(MOD)!r}]" if name.startswith(MOD) else name
-                hint = "; a bias has a gradient" if name.startswith(MOD) else ""
-                raise ValueError(
-                    f"attention does not return the gradient of {x}; pass jax.lax.stop_gradient({x}){hint}"
-                )
+                _refuse(name, "attention")
+
+    def refuse_buffers(self, values: Any, wanted: Any, read: Any) -> None:
+        """Raise a ValueError about buffers that are differentiated (their names) and have no gradient.
+
+        read: the names of those that score_mod reads.
+        """
+        of = dict(zip(self.names, values))
+        self.refuse_gradients(values, ("q",) if jnp.issubdtype(of["q"].dtype, jnp.floating) else ())
+        for name in wanted:
+            if self.packed or dict(self.options)["dropout_p"] > 0:
+                _refuse(name, f"attention with {'packed sequences' if self.packed else 'dropout_p'}")
+            if name not in read:
+                _refuse(name, "attention", " that score_mod does not read")
 
     def along(self, values: Any, tangents: dict[str, Any]) -> tuple[Any, ...]:
         """(tout, tlse) along the tangents, by the names of their operands; those that are left out are 0."""

@@ -7,6 +7,7 @@ _jax_second.py has the derivatives of these derivatives.
 
 import dataclasses
 import functools
+import importlib
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ._jax_run import DATA, folded, looped
+from ._jax_run import DATA, MOD, folded, looped
 
 
 def primitive_of(name: str, compute: Any, types: Any) -> Primitive:
@@ -75,14 +76,24 @@ def zero_of(primal: Any) -> ad.Zero:
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
+def _of_buffers() -> Any:
+    return importlib.import_module("onepass._jax_buffers")  # which imports this file
+
+
 def _value_jvp(values: Any, tangents: Any, *, call: Any) -> tuple[Any, Any]:
     given = {name: t for name, t in zip(call.names, tangents) if not is_zero(t)}
     if not given:
         found = value.bind(*values, call=call)
         return found, [zero_of(x) for x in found]
+    learned = {name: given.pop(name) for name in tuple(given) if name.startswith(MOD)}
     call.refuse_gradients(values, tuple(given))
+    if learned:
+        call.refuse_buffers(values, tuple(learned), _of_buffers().read_by_score(call, values))
     out, lse, *most = value.bind(*values, call=dataclasses.replace(call, return_lse=True))
-    tout, tlse = along.bind(*values, out, lse, *given.values(), call=call, wanted=tuple(given))
+    parts = [along.bind(*values, out, lse, *given.values(), call=call, wanted=tuple(given))] if given else []
+    if learned:
+        parts.append(_of_buffers().along.bind(*values, out, lse, *learned.values(), call=call, wanted=tuple(learned)))
+    tout, tlse = (sum(x[1:], x[0]) for x in zip(*parts))
     if not call.return_lse:
         return [out, *most], [tout, *map(zero_of, most)]
     return [out, lse, *most], [tout, tlse, *map(zero_of, most)]

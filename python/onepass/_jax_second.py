@@ -62,7 +62,7 @@ twice = Primitive("onepass_attention_twice")
 _refused = Primitive("onepass_attention_third")
 
 
-def _raise(sentence: str) -> Any:
+def refusal(sentence: str) -> Any:
     def refuse(*operands: Any, **_: Any) -> Any:
         raise NotImplementedError(sentence)
 
@@ -71,8 +71,8 @@ def _raise(sentence: str) -> Any:
 
 for _one_of_them, _sentence in ((twice, TWICE), (_refused, THRICE)):
     _one_of_them.multiple_results = True
-    _one_of_them.def_impl(_raise(_sentence))
-    mlir.register_lowering(_one_of_them, _raise(_sentence))
+    _one_of_them.def_impl(refusal(_sentence))
+    mlir.register_lowering(_one_of_them, refusal(_sentence))
 twice.def_abstract_eval(lambda *types, call, **_: list(types[len(call.names) : len(call.names) + 2]))
 _refused.def_abstract_eval(lambda *types, count: list(types[:count]))
 
@@ -189,7 +189,7 @@ ad.primitive_jvps[along], ad.primitive_transposes[along] = _along_jvp, _along_tr
 ad.primitive_jvps[gradients], ad.primitive_transposes[gradients] = _gradients_jvp, _gradients_transpose
 ad.primitive_jvps[second], ad.primitive_transposes[second] = _second_jvp, _second_transpose
 ad.primitive_jvps[twice], ad.primitive_transposes[twice] = _twice_jvp, _twice_transpose
-ad.primitive_jvps[_refused] = ad.primitive_transposes[_refused] = _raise(THRICE)
+ad.primitive_jvps[_refused] = ad.primitive_transposes[_refused] = refusal(THRICE)
 
 
 # ----------------------------------------------------------------------------------------------------------- vmap
@@ -207,7 +207,7 @@ def _gradients_vmap(operands: Any, dims: Any, *, call: Any, wanted: Any, dlse: b
     return found, (0,) * len(found)
 
 
-def _loop(primitive: Primitive) -> Any:
+def loop(primitive: Primitive) -> Any:
     """A call for each example."""
 
     def rule(operands: Any, dims: Any, **how: Any) -> tuple[Any, Any]:
@@ -225,6 +225,6 @@ def _refused_vmap(operands: Any, dims: Any, *, count: int) -> tuple[Any, Any]:
 
 
 batching.primitive_batchers[gradients] = _gradients_vmap
-batching.primitive_batchers[second] = _loop(second)
-batching.primitive_batchers[twice] = _loop(twice)
+batching.primitive_batchers[second] = loop(second)
+batching.primitive_batchers[twice] = loop(twice)
 batching.primitive_batchers[_refused] = _refused_vmap

@@ -50,9 +50,10 @@ def __dir__():
 def attention(q, k, v, **options):
     """``onepass.attention`` of JAX arrays, traced or not.
 
-    Differentiable by q, k, v, bias, sinks and alibi_slopes in reverse mode, and by all but alibi_slopes in forward mode
-    (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). It is so twice, but for forward mode over itself. FP8 attention
-    and attention to a cache have no derivative.
+    Differentiable by q, k, v, bias, sinks, alibi_slopes and mod_buffers of floats that score_mod reads in reverse mode,
+    and by all but alibi_slopes in forward mode (``jax.jvp``, ``jax.linearize``, ``jax.jacfwd``). It is so twice, but
+    for forward mode over itself and for mod_buffers. FP8 attention and attention to a cache have no derivative. Packed
+    sequences and dropout have none by mod_buffers.
     Under vmap the mapped axis joins the batch where that says the same, and is looped over where it does not: packed
     and paged sequences, dropout, expressions, sinks that are mapped or differentiated.
 

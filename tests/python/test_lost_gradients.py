@@ -65,13 +65,13 @@ def test_jax_refuses_a_buffer_s_gradient(jax, rng):
     q, k, v = inputs(rng)
 
     def loss(q, table):
-        out = onepass.jax.attention(q, k, v, score_mod="score + table[head]", mod_buffers={"table": table})
+        out = onepass.jax.attention(q, k, v, mask_mod="table[head] >= 0", mod_buffers={"table": table})
         return (out**2).sum()
 
     table = jnp.zeros(4)
     with pytest.raises(
         ValueError,
-        match=r"attention does not return the gradient of mod_buffers\['table'\]; pass jax.lax.stop_gradient",
+        match=r"gradient of mod_buffers\['table'\] that score_mod does not read; pass jax.lax.stop_gradient",
     ):
         jax.jit(jax.grad(loss, (0, 1)))(q, table)
     by_q = jax.grad(loss)(q, table)

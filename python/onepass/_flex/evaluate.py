@@ -90,5 +90,6 @@ class Evaluation:
 
     def _cast(self, x: Any, kind: str) -> Any:
         floating = self.inputs["score"].dtype if "score" in self.inputs else self.xp.float32
-        dtype = {"float": floating, "int": self.xp.int64, "bool": getattr(self.xp, "bool_", None) or self.xp.bool}[kind]
+        integer = self.xp.int32 if self.xp.__name__ == "jax.numpy" else self.xp.int64  # JAX has 64 bits on request
+        dtype = {"float": floating, "int": integer, "bool": getattr(self.xp, "bool_", None) or self.xp.bool}[kind]
         return x.to(dtype) if hasattr(x, "to") else self.xp.asarray(x).astype(dtype)
