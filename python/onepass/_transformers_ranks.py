@@ -13,6 +13,7 @@ from . import _transformers_masks as masks
 from ._transformers_maxima import recorded
 from ._transformers_weights import asked
 from .context_parallel import Layout, attention
+from .context_parallel.prepare import check_layout
 from .context_parallel.ranks import ranks_of
 
 # The window's overlay is here because layers tell their window; positions are here because the layout says them.
@@ -23,8 +24,9 @@ class Block:
     """The layout, the group and the options of one ``with context_parallel(...)``."""
 
     def __init__(self, layout: Layout, group: Any, options: dict[str, Any]) -> None:
-        self.layout, self.group, self.options = layout, group, options
-        self.rank = ranks_of(group).me
+        ranks = ranks_of(group)
+        check_layout(layout, ranks)
+        self.layout, self.group, self.options, self.rank = layout, group, options, ranks.me
         self._checked: Any = lambda: None  # the position ids that were right: one comparison for all layers
 
     def check_mask(

@@ -35,6 +35,11 @@ def test_every_rank_records_the_largest_scores_of_all(tmp_path):
     assert everybody[0] == {name: pytest.approx(x, rel=1e-5) for name, x in whole.items()}
 
 
+def test_torch_compile(tmp_path):
+    difference, breaks = rank_processes.spawned(cases.compiled, 2, tmp_path)
+    assert difference < 1e-5 and breaks == 0
+
+
 def test_every_rank_hears_what_is_not_supported(tmp_path):
     everybody = rank_processes.spawned(cases.refused, 3, tmp_path)
     assert everybody == [everybody[0]] * 3
@@ -56,6 +61,8 @@ def test_a_block_ends_with_an_error():
     model = cases.model_of("Llama", "onepass").cpu()
     ids, layout = cases.tokens()[0], Layout.contiguous(cases.LENGTH, 1)
     whole = model(ids).logits
+    with pytest.raises(ValueError, match=r"layout must be for 1 ranks, as the group has \(got 3\)"):
+        onepass.transformers.context_parallel(Layout.zigzag(9, 3)).__enter__()
     with pytest.raises(ZeroDivisionError), onepass.transformers.context_parallel(layout):
         torch.testing.assert_close(model(ids).logits, whole)
         with pytest.raises(ValueError, match=r"^position_ids must be layout.positions\(0\) \(got others\)$"):

@@ -112,6 +112,27 @@ def largest(rank, ranks, folder):
     return everybody, {name: x.tolist() for name, x in whole.items()}
 
 
+def compiled(rank, ranks, folder):
+    """The largest difference of logits and gradients by torch.compile from those without, and the graph breaks."""
+    onepass.transformers.register()
+    layout, model = Layout.zigzag(LENGTH, ranks), model_of("Llama", "onepass")
+    ids, labels = (layout.shard(x, rank, dim=1).to(device()) for x in tokens())
+    where, found = layout.positions(rank, device())[None], []
+    fast = torch.compile(model, backend="aot_eager")
+    fast(
+        input_ids=ids, position_ids=where, use_cache=False
+    )  # a graph of this rank alone, which the block must not take
+    torch._dynamo.utils.counters.clear()
+    with onepass.transformers.context_parallel(layout):
+        for each in (model, fast):
+            model.zero_grad()
+            logits = each(input_ids=ids, position_ids=where, use_cache=False).logits
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+            found.append([logits.detach(), *(p.grad for p in model.parameters())])
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    return max((a - b).abs().max().item() for a, b in zip(*found)), breaks
+
+
 def refused(rank, ranks, folder):
     """The sentences that every rank hears, also where one rank alone is wrong."""
     onepass.transformers.register()
@@ -132,16 +153,14 @@ def refused(rank, ranks, folder):
     chunked = copy.deepcopy(model)
     chunked.config.sliding_window = 4
 
+    inputs = torch.zeros(2, ids.shape[1], 64), None, None, right
+
     def windowed():
-        words = dict(inputs_embeds=torch.zeros(2, ids.shape[1], 64), attention_mask=None, position_ids=right)
-        transformers.masking_utils.create_sliding_window_causal_mask(config=chunked.config, cache=None, **words)
+        transformers.masking_utils.create_sliding_window_causal_mask(chunked.config, *inputs)
 
     def overlaid():
-        words = dict(inputs_embeds=torch.zeros(2, ids.shape[1], 64), attention_mask=None, position_ids=right)
         blocks = torch.zeros_like(ids)
-        transformers.masking_utils.create_causal_mask(
-            config=model.config, cache=None, block_sequence_ids=blocks, **words
-        )
+        transformers.masking_utils.create_causal_mask(model.config, *inputs, block_sequence_ids=blocks)
 
     with onepass.transformers.context_parallel(layout):
         calls = {

@@ -68,13 +68,17 @@ def _facts(tensors: Any, mask: Any, kind: Any, call: Any, chosen: str, given: An
     }
 
 
-def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call, str]:
-    """The kind of a call, its options and its scheme; an error if this rank cannot make it."""
-    layout, scheme = given["layout"], given["scheme"]
+def check_layout(layout: Any, ranks: Any) -> None:
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be a context_parallel.Layout (got {type(layout).__name__})")
     if layout.ranks != ranks.size:
         raise ValueError(f"layout must be for {ranks.size} ranks, as the group has (got {layout.ranks})")
+
+
+def _checked(ranks: Any, q: Any, k: Any, v: Any, given: Any) -> tuple[Kind, Call, str]:
+    """The kind of a call, its options and its scheme; an error if this rank cannot make it."""
+    layout, scheme = given["layout"], given["scheme"]
+    check_layout(layout, ranks)
     if isinstance(ranks, TwoRanks):
         option = only_of_gather(given)
         if scheme not in ("mesh", "auto") or option:
