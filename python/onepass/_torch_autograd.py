@@ -9,6 +9,7 @@ from torch.compiler import is_compiling
 
 from . import _onepass
 from ._options import _MASKS
+from ._torch_forward_mode import at_once
 from ._torch_op import (
     CACHE,
     DIFFERENTIABLE,
@@ -179,7 +180,8 @@ def forward(c: Any) -> Any:
 
 def dispatched(*args: Any) -> Any:
     if transformed():
-        return Differentiable.apply(*Call(*args)._replace(return_lse=True))
+        c = Call(*args)._replace(return_lse=True)
+        return at_once(c, True) or Differentiable.apply(*c)
     return attention(*args)
 
 
@@ -217,7 +219,8 @@ def _has_tangents(tensors: Any) -> bool:
 
 def _with_autograd(*args: Any) -> Any:
     if not transformed() and _has_tangents(args[: len(INPUTS)]):
-        return Differentiable.apply(*Call(*args)._replace(return_lse=True))
+        c = Call(*args)._replace(return_lse=True)
+        return at_once(c, False) or Differentiable.apply(*c)
     if transformed() or not needs_gradient(args):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)

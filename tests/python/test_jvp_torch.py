@@ -129,3 +129,33 @@ def test_the_demo_of_meanflow_trains_alike(torch):
     (mine, ours), (theirs, other) = runpy.run_path(str(demo))["main"](["--steps", "60", "--device", "cpu"])
     assert max(abs(x - y) for x, y in zip(mine, theirs)) < 1e-3
     assert mine[-1] < mine[0] - 0.5 and abs(ours - other) < 1e-3
+
+
+def test_a_jvp_alone_computes_once(torch, monkeypatch):
+    """Without a history and a second transformation the kernel gives both results in one call."""
+    from onepass import _torch_autograd
+    from torch.autograd import forward_ad
+
+    (q, k, v, bias), (tq, *_) = torch_case(torch)
+
+    def refused(*_):
+        raise AssertionError("the general path was taken")
+
+    def call(x):
+        return onepass.torch.attention(x, k, v, bias=bias, return_lse=True)
+
+    expected = torch.func.jvp(lambda x: textbook(torch, x, k, v, bias), (q,), (tq,))
+    with monkeypatch.context() as patch:
+        patch.setattr(_torch_autograd.Differentiable, "apply", refused)
+        torch.testing.assert_close(torch.func.jvp(call, (q,), (tq,)), expected, rtol=1e-5, atol=1e-5)
+        with forward_ad.dual_level():
+            pairs = [forward_ad.unpack_dual(x) for x in call(forward_ad.make_dual(q, tq))]
+        found = tuple(x.primal for x in pairs), tuple(x.tangent for x in pairs)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        for needs_more in (
+            lambda: torch.func.jvp(call, (q.clone().requires_grad_(),), (tq,)),
+            lambda: torch.func.grad(lambda x: torch.func.jvp(call, (x,), (tq,))[1][0].sum())(q),
+            lambda: torch.func.vmap(lambda t: torch.func.jvp(call, (q,), (t,)))(tq[None]),
+        ):
+            with pytest.raises(AssertionError, match="general path"):
+                needs_more()
