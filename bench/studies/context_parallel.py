@@ -3,9 +3,13 @@
 Causal, batch 1, 32 heads on 8, dim 128, bf16. A time is that of the slowest rank, of a call in a row of calls without a
 wait in between. The share of linear is the time of one GPU by the number of ranks and the time. Errors are the largest
 difference from onepass on one GPU, by the largest number there.
+
+--documents packs documents of other lengths into one sequence: 128 to 32k tokens in 64k. One GPU then takes the packed
+call with cu_seqlens.
 """
 
 import datetime
+import itertools
 import os
 import queue
 import statistics
@@ -13,12 +17,17 @@ import tempfile
 
 NEEDS = "torch", "onepass"
 SECONDS = 0.3  # of a row of calls
+DOCUMENTS = 4096, 512, 32768, 128, 8192, 1024, 16384, 256, 2048, 128
 
 
 def arguments(parser):
     parser.add_argument("--device", default="cuda", help="cpu: gloo and small sizes, to see that it runs")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--lengths", default="16384,32768,65536,131072")
+    parser.add_argument(
+        "--documents", action="store_true", help=f"{len(DOCUMENTS)} documents in {sum(DOCUMENTS)} tokens"
+    )
+    parser.add_argument("--shorter", type=int, default=1, help="divides the documents' lengths")
 
 
 def cells(layout_of, length, ranks):
@@ -37,8 +46,22 @@ def cells(layout_of, length, ranks):
     }
 
 
+def document_cells(layout_of, documents, ranks):
+    """As cells(), for packed documents."""
+    documents_each, zigzag = layout_of.documents(documents, ranks), layout_of.zigzag(documents[-1], ranks)
+    return {
+        "one GPU": None,
+        "gather documents": (documents_each, {"scheme": "gather"}),
+        "gather zigzag": (zigzag, {"scheme": "gather"}),
+        "ring documents": (documents_each, {"scheme": "ring"}),
+        "ulysses contiguous": (layout_of.contiguous(documents[-1], ranks), {"scheme": "ulysses"}),
+    }
+
+
 class Rank:
     """One process."""
+
+    documents = None  # where they begin, and the length
 
     def __init__(self, torch, rank, ranks, device):
         self.torch, self.rank, self.ranks, self.dist = torch, rank, ranks, torch.distributed
@@ -105,13 +128,25 @@ class Rank:
 
             return self.timed(call, leaves, dout.contiguous())
 
-    def measured(self, length):
+    def one_gpu(self, q, k, v):
         import onepass.torch
+
+        if not self.documents:
+            return onepass.torch.attention(q, k, v, mask="causal_top_left")
+        starts = self.torch.tensor(self.documents, dtype=self.torch.int32, device=self.device)
+        longest = max(b - a for a, b in itertools.pairwise(self.documents))
+        packed = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        tokens_first = (x[0].transpose(0, 1) for x in (q, k, v))
+        return onepass.torch.attention(*tokens_first, mask="causal_top_left", **packed).transpose(0, 1)[None]
+
+    def measured(self, length):
         from onepass.context_parallel import Layout, attention
 
         q, k, v, dout = self.inputs(length)
         one = whole = None
-        for name, cell in cells(Layout, length, self.ranks).items():
+        of = document_cells(Layout, self.documents, self.ranks) if self.documents else cells(Layout, length, self.ranks)
+        more = {"documents": self.documents} if self.documents else {}
+        for name, cell in of.items():
             layout = cell[0] if isinstance(cell, tuple) else Layout.zigzag(length, self.ranks) if cell else None
             row = {"length": length, "ranks": self.ranks, "name": name}
             sdpa = self.torch.nn.functional.scaled_dot_product_attention
@@ -120,13 +155,11 @@ class Rank:
                     forward, both, found = self.torch_call(length, (q, k, v, dout), layout)
                 elif cell is None:
                     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-                    forward, both, found = self.timed(
-                        lambda q, k, v: onepass.torch.attention(q, k, v, mask="causal_top_left"), leaves, dout
-                    )
+                    forward, both, found = self.timed(self.one_gpu, leaves, dout)
                     one, whole = (forward, both), found
                 else:
                     leaves = [layout.shard(x, self.rank).requires_grad_() for x in (q, k, v)]
-                    options = {"layout": layout, "causal": True, **cell[1]}
+                    options = {"layout": layout, "causal": True, **more, **cell[1]}
                     forward, both, found = self.timed(
                         lambda q, k, v, o=options: attention(q, k, v, **o), leaves, layout.shard(dout, self.rank)
                     )
@@ -143,7 +176,7 @@ class Rank:
             yield row | {"forward_s": forward, "both_s": both, "share": share, "errors": errors}
 
 
-def work(rank, ranks, device, lengths, file, answers):
+def work(rank, ranks, device, lengths, documents, file, answers):
     import torch
 
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
@@ -154,8 +187,10 @@ def work(rank, ranks, device, lengths, file, answers):
     torch.distributed.init_process_group(
         "nccl" if device == "cuda" else "gloo", store=store, rank=rank, world_size=ranks, timeout=limit
     )
+    mine = Rank(torch, rank, ranks, device)
+    mine.documents = documents
     for length in lengths:
-        for row in Rank(torch, rank, ranks, device).measured(length):
+        for row in mine.measured(length):
             if rank == 0:
                 answers.put(row)
     torch.distributed.barrier()
@@ -163,10 +198,13 @@ def work(rank, ranks, device, lengths, file, answers):
 
 
 def rows(torch, onepass, options):
-    lengths = [int(x) for x in options.lengths.split(",")]
+    lengths, documents = [int(x) for x in options.lengths.split(",")], None
+    if options.documents:
+        documents = [0, *itertools.accumulate(n // options.shorter for n in DOCUMENTS)]
+        lengths = documents[-1:]
     with tempfile.TemporaryDirectory() as folder:
         answers = torch.multiprocessing.get_context("spawn").Queue()
-        given = options.ranks, options.device, lengths, os.path.join(folder, "store"), answers
+        given = options.ranks, options.device, lengths, documents, os.path.join(folder, "store"), answers
         context = torch.multiprocessing.start_processes(
             work, given, nprocs=options.ranks, join=False, start_method="spawn"
         )
