@@ -10,7 +10,14 @@ import pathlib
 import re
 
 import bench
-from bench.studies import context_parallel, context_parallel_scale, flex_speed, serving_transformers, vllm_speed
+from bench.studies import (
+    context_parallel,
+    context_parallel_scale,
+    flex_speed,
+    mask_gallery,
+    serving_transformers,
+    vllm_speed,
+)
 from bench.tables import cpu, fp8, gpu
 from bench.tables import rows as of_rows
 from bench.tables.cells import CPU_PEERS, GPU_PEERS, markdown, rate, row_of, rows_of, said, three, times
@@ -117,6 +124,7 @@ TABLES = {
     "h200-frameworks": lambda: frameworks(rows_of("h200_frameworks")["seconds"], "torch", "torch-cudnn", "torch-flash"),
     "h200-flex": lambda: flex_speed.table(rows_of("h200_flex")).splitlines(),
     "zen3-flex": lambda: flex_speed.table(rows_of("zen3_flex")).splitlines(),
+    "zen3-gallery": lambda: mask_gallery.table(rows_of("zen3_gallery")).splitlines(),
     "h200-jax": lambda: frameworks(rows_of("h200_jax")["seconds"], "cudnn"),
     "xeon16-frameworks": lambda: frameworks(rows_of("xeon16_frameworks")["seconds"], "torch"),
     "xeon16-backward": cpu.xeon_backward,

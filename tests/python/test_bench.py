@@ -56,8 +56,8 @@ def test_the_studies_are_listed():
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == studies.NAMES
     assert studies.NAMES == [
         "cascade", "context_parallel", "context_parallel_scale", "fa1_claim", "flex_speed", "fp8_errors", "fp8_model",
-        "fp8_speed", "frameworks", "gradient_errors", "jax_speed", "race", "serving_speed", "serving_transformers",
-        "vllm_speed",
+        "fp8_speed", "frameworks", "gradient_errors", "jax_speed", "mask_gallery", "race", "serving_speed",
+        "serving_transformers", "vllm_speed",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout
@@ -94,6 +94,7 @@ RESULTS = {
     "frameworks": "xeon16_frameworks",
     "gradient_errors": "h200_backward_errors",
     "jax_speed": "h200_jax",
+    "mask_gallery": "zen3_gallery",
     "serving_speed": "h200_serving",
     "serving_transformers": "zen3_serving_transformers",
     "vllm_speed": "h200_vllm",

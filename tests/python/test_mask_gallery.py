@@ -11,6 +11,7 @@ import sys
 import zlib
 
 import numpy as np
+import onepass
 import pytest
 from onepass import _mask_picture
 
@@ -61,6 +62,37 @@ def test_no_tile_is_called_what_it_is_not():
     for mask in gallery():
         image = _mask_picture.pixels(mask, 128, 128, tile=(16, 16), batch=1)
         assert not (image == (255, 0, 0)).all(-1).any(), mask.__name__
+
+
+def timed():
+    """The masks of the study that times them, at 1024 queries and keys."""
+    sys.path.insert(0, str(ROOT))
+    from bench.studies import mask_gallery
+
+    return mask_gallery, mask_gallery.gallery(np, 1024)
+
+
+def test_the_pages_masks_are_timed():
+    assert list(timed()[1]) == [mask.__name__ for mask in gallery()]
+
+
+@pytest.mark.parametrize("name", [mask.__name__ for mask in gallery()])
+def test_masks_that_are_timed_are_right_by_tiles_and_as_arrays(name):
+    study, masks = timed()
+    seen, tiles = study.dense_of(np, masks[name], 1024), onepass.block_mask(masks[name], 1024, 1024)
+    blocks = seen.reshape(8, 128, 8, 128).swapaxes(1, 2).reshape(8, 8, -1)
+    states = tiles.states()[0, 0]
+    assert not blocks[states == 0].any() and blocks[states == 2].all() and 0 < seen.mean() < 1
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, 1024, 16), dtype=np.float32) for _ in range(3))
+    out = onepass.attention(q, k, v, block_mask=tiles)
+    np.testing.assert_allclose(out, onepass.attention(q, k, v, bool_mask=seen), atol=1e-5)
+
+
+def test_ends_of_a_tree():
+    """Preorder: a root, its left subtree, its right one."""
+    study, _ = timed()
+    assert study.ends_of_tree(np, 3).tolist() == [7, 4, 3, 4, 7, 6, 7]
 
 
 def test_elements_are_the_masks():
