@@ -129,6 +129,16 @@ def test_vmap():
         close(*(jax.vmap(jax.grad(functools.partial(scalar, f), (0, 3)), axes)(*args) for f in (mine, dense)))
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_shard_map(jit):
+    """Each device has a part of the batch, and all share the buffers, whose gradients are added up."""
+    q, k, v, t = drawn()
+    batch, whole = jax.sharding.PartitionSpec("b"), jax.sharding.PartitionSpec()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("b",))
+    parts = jax.shard_map(mine, mesh=mesh, in_specs=(batch, batch, batch, whole), out_specs=batch)
+    close(*(jit(jax.grad(functools.partial(scalar, f), (0, 3)))(q, k, v, t) for f in (parts, dense)))
+
+
 def test_functions_have_gradients():
     q, k, v, t = drawn()
 
