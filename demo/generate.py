@@ -10,18 +10,24 @@ every logit that was sampled from is compared with a forward pass over the whole
 
 import argparse
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onepass
+from numpy.typing import NDArray
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HEADS_KV, DIM = 96, 256, 4, 8, 2, 32
+
+Array = NDArray[np.float32]
+Attend = Callable[[int, Array, Array, Array], Array]
 
 
 class Decoder:
     """Pre-norm transformer: rotary attention with grouped heads, and a GELU layer; the embedding is the last layer."""
 
-    def __init__(self, rng, positions):
-        def matrix(rows, columns):
+    def __init__(self, rng: np.random.Generator, positions: int) -> None:
+        def matrix(rows: int, columns: int) -> Array:
             return rng.normal(0, rows**-0.5, (rows, columns)).astype(np.float32)
 
         self.embedding = matrix(WIDTH, VOCABULARY).T.copy()
@@ -37,7 +43,7 @@ class Decoder:
         angles = np.arange(positions)[:, None] * 10000.0 ** (-np.arange(0, DIM, 2) / DIM)
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def logits(self, tokens, attend):
+    def logits(self, tokens: NDArray[np.int64], attend: Attend) -> Array:
         """[tokens, vocabulary]; attend(layer, q, k, v) -> [tokens, heads, dim] sees to positions, cache and mask."""
         x = self.embedding[tokens]
         for n, w in enumerate(self.layers):
@@ -48,34 +54,37 @@ class Decoder:
         return _norm(x) @ self.embedding.T
 
 
-def _norm(x):
+def _norm(x: Array) -> Array:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
 
 
-def _gelu(x):
+def _gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
 
 class Sequence:
-    def __init__(self, prompt, wanted):
+    def __init__(self, prompt: list[int], wanted: int) -> None:
         self.tokens, self.prompt, self.wanted = list(prompt), len(prompt), wanted
-        self.cached, self.pages, self.logits = 0, [], []  # cached: tokens whose keys and values are in the pages
+        self.cached = 0  # tokens whose keys and values are in the pages
+        self.pages: list[int] = []
+        self.logits: list[Array] = []
 
-    def finished(self):
+    def finished(self) -> bool:
         return len(self.tokens) - self.prompt >= self.wanted
 
 
 class Engine:
-    def __init__(self, decoder, pages, page_size):
+    def __init__(self, decoder: Decoder, pages: int, page_size: int) -> None:
         shape = (LAYERS, pages, page_size, HEADS_KV, DIM)
         self.decoder, self.page_size = decoder, page_size
         self.k, self.v = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-        self.free, self.running, self.table = list(range(pages)), [], np.empty((0, 0), np.int32)
+        self.free = list(range(pages))
+        self.running: list[Sequence] = []
 
-    def pages_for(self, sequence):
+    def pages_for(self, sequence: Sequence) -> int:
         return -(-(sequence.prompt + sequence.wanted) // self.page_size)
 
-    def join(self, sequence):
+    def join(self, sequence: Sequence) -> bool:
         """Takes the sequence if there are pages for all that it will be."""
         if self.pages_for(sequence) > len(self.free):
             return False
@@ -83,7 +92,7 @@ class Engine:
         self.running.append(sequence)
         return True
 
-    def step(self):
+    def step(self) -> tuple[int, int]:
         """One token more for every running sequence; those that are finished leave, and their pages with them."""
         new = [s.tokens[s.cached :] for s in self.running]
         cu_seqlens = np.cumsum([0] + [len(tokens) for tokens in new], dtype=np.int32)
@@ -92,10 +101,10 @@ class Engine:
         table = np.full((len(self.running), max(len(s.pages) for s in self.running)), -1, np.int32)
         for row, s in zip(table, self.running, strict=True):
             row[: len(s.pages)] = s.pages
-        cache = {"cu_seqlens_q": cu_seqlens, "page_table": table}
+        cache: dict[str, Any] = {"cu_seqlens_q": cu_seqlens, "page_table": table}
 
-        def attend(n, q, k, v):
-            rotary = {"cos": self.decoder.cos, "sin": self.decoder.sin}
+        def attend(n: int, q: Array, k: Array, v: Array) -> Array:
+            rotary: dict[str, Any] = {"cos": self.decoder.cos, "sin": self.decoder.sin}
             q = onepass.append_kv(k, v, self.k[n], self.v[n], cache_seqlens=before, q=q, **rotary, **cache)
             return onepass.attention(q, self.k[n], self.v[n], mask="causal_bottom_right", seqused_k=after, **cache)
 
@@ -110,10 +119,10 @@ class Engine:
         return len(new), int(cu_seqlens[-1])
 
 
-def whole(decoder, tokens):
+def whole(decoder: Decoder, tokens: list[int]) -> Array:
     """The logits of every position by one forward pass without a cache."""
 
-    def attend(_, q, k, v):
+    def attend(_: int, q: Array, k: Array, v: Array) -> Array:
         q, k = (_rotated(x, decoder.cos, decoder.sin) for x in (q, k))
         heads_first = [x.transpose(1, 0, 2)[None] for x in (q, k, v)]
         return onepass.attention(*heads_first, mask="causal_bottom_right")[0].transpose(1, 0, 2)
@@ -121,18 +130,20 @@ def whole(decoder, tokens):
     return decoder.logits(np.asarray(tokens), attend)
 
 
-def _rotated(x, cos, sin):
+def _rotated(x: Array, cos: Array, sin: Array) -> Array:
     cos, sin = cos[: len(x), None], sin[: len(x), None]
     low, high = np.split(x, 2, axis=-1)
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def generate(sequences, tokens, page_size, pages, seed, say=print):
+def generate(
+    sequences: int, tokens: int, page_size: int, pages: int, seed: int, say: Callable[[str], object] = print
+) -> float:
     rng = np.random.default_rng(seed)
     decoder = Decoder(rng, positions=200 + 2 * tokens)
     engine = Engine(decoder, pages, page_size)
     waiting = [
-        Sequence(rng.integers(0, VOCABULARY, rng.integers(1, 200)), int(rng.integers(tokens // 2, 2 * tokens)))
+        Sequence(rng.integers(0, VOCABULARY, rng.integers(1, 200)).tolist(), int(rng.integers(tokens // 2, 2 * tokens)))
         for _ in range(sequences)
     ]
     everything, steps, done, began = list(waiting), 0, 0, time.perf_counter()
@@ -155,7 +166,7 @@ def generate(sequences, tokens, page_size, pages, seed, say=print):
     return worst
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sequences", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=40, help="average number of tokens per sequence")

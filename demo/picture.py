@@ -1,8 +1,11 @@
 """A heat map or curves as a PNG, with Python's standard library alone: an image, a 5 x 7 font, colours."""
 
 import math
+import pathlib
 import struct
 import zlib
+
+Colour = tuple[int, ...]  # red, green, blue
 
 # Rows of five pixels from the top, a base-32 digit each; two more below the line where a letter reaches there.
 FONT = {
@@ -26,7 +29,7 @@ SCALE = [
 INK, PALE = (30, 30, 40), (205, 205, 205)
 
 
-def colour(x):
+def colour(x: float) -> Colour:
     x = min(max(x, 0.0), 1.0)
     for (a, low), (b, high) in zip(SCALE, SCALE[1:]):
         if x <= b:
@@ -35,15 +38,15 @@ def colour(x):
 
 
 class Picture:
-    def __init__(self, width, height):
+    def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self.rows = [bytearray(b"\xff" * (3 * width)) for _ in range(height)]
 
-    def fill(self, x, y, width, height, ink):
+    def fill(self, x: int, y: int, width: int, height: int, ink: Colour) -> None:
         for row in self.rows[y : y + height]:
             row[3 * x : 3 * (x + width)] = bytes(ink) * width
 
-    def text(self, x, y, words, size=1, upward=False, ink=INK):
+    def text(self, x: int, y: int, words: str, size: int = 1, upward: bool = False, ink: Colour = INK) -> None:
         """Letters 6 x 8 pixels times size; upward: turned by a quarter, from (x, y) towards the top."""
         for n, letter in enumerate(words.lower()):
             for line, digit in enumerate(FONT.get(letter, FONT["?"])):
@@ -53,8 +56,8 @@ class Picture:
                         at = (x + across, y - along - size) if upward else (x + along, y + across)
                         self.fill(*at, size, size, ink)
 
-    def save(self, path):
-        def chunk(kind, data):
+    def save(self, path: pathlib.Path) -> None:
+        def chunk(kind: bytes, data: bytes) -> bytes:
             return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
         header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
@@ -62,14 +65,14 @@ class Picture:
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
 
 
-def heat(picture, x, y, cell, matrix):
+def heat(picture: Picture, x: int, y: int, cell: int, matrix: list[list[float]]) -> None:
     """Darkness grows with the square root of the weight, so that small ones are seen."""
     for i, row in enumerate(matrix):
         for j, p in enumerate(row):
             picture.fill(x + j * cell, y + i * cell, cell, cell, colour(p**0.5))
 
 
-def legend(picture, x, y):
+def legend(picture: Picture, x: int, y: int) -> None:
     picture.text(x - 42, y + 1, "weight")
     for i in range(200):
         picture.fill(x + i, y, 1, 9, colour((i / 200) ** 0.5))
@@ -77,7 +80,7 @@ def legend(picture, x, y):
         picture.text(x + 2 * percent - 3 * len(f"{percent / 100:g}"), y + 12, f"{percent / 100:g}")
 
 
-def heat_map(words, heads, chosen, title, path):
+def heat_map(words: list[str], heads: list[list[list[float]]], chosen: int, title: str, path: pathlib.Path) -> None:
     """heads: [head][row][key] weights. The chosen head large with its words, all of them small below."""
     n, cell, small = len(words), 14, 3
     left = 6 * max(map(len, words)) + 20
@@ -104,7 +107,7 @@ def heat_map(words, heads, chosen, title, path):
 COLOURS = [(178, 44, 82), (44, 111, 187), (120, 120, 120)]
 
 
-def stroke(picture, x, y, to_x, to_y, ink, size):
+def stroke(picture: Picture, x: int, y: int, to_x: int, to_y: int, ink: Colour, size: int) -> None:
     """Size x size pixels, a column or a row at a time, whichever are more."""
     steps = max(abs(to_x - x), abs(to_y - y), 1)
     for i in range(steps + 1):
@@ -112,7 +115,7 @@ def stroke(picture, x, y, to_x, to_y, ink, size):
         picture.fill(at[0] - size // 2, at[1] - size // 2, size, size, ink)
 
 
-def ticks(low, high):
+def ticks(low: float, high: float) -> list[float]:
     """Some five round numbers from low to high."""
     rough = (high - low) / 5 or 1
     power = 10.0 ** math.floor(math.log10(rough))
@@ -120,7 +123,7 @@ def ticks(low, high):
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def curves(lines, title, x_name, y_name, path):
+def curves(lines: dict[str, list[float]], title: str, x_name: str, y_name: str, path: pathlib.Path) -> None:
     """lines: {name: values at 1, 2, ...}. The first is drawn last and thin, so that one that it hides is seen too."""
     width, height, left, top = 640, 360, 60, 50
     picture = Picture(left + width + 20, top + height + 50)
@@ -128,7 +131,7 @@ def curves(lines, title, x_name, y_name, path):
     values = [y for ys in lines.values() for y in ys if math.isfinite(y)] or [0.0]
     low, high = min(0.0, *values), max(values) if max(values) > min(0.0, *values) else 1.0
 
-    def at(x, y):
+    def at(x: int, y: float) -> tuple[int, int]:
         return left + round(width * (x - 1) / max(1, longest - 1)), top + round(height * (high - y) / (high - low))
 
     picture.text(left, 10, title, size=2)

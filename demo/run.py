@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from typing import Any
 
 import picture
 import tensors
@@ -24,34 +25,34 @@ HERE = pathlib.Path(__file__).resolve().parent
 SHADES = " ░▒▓█"
 
 
-def say(text=""):
+def say(text: str = "") -> None:
     print(text, flush=True)
 
 
-def title(text):
+def title(text: str) -> None:
     say(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
 
 
-def command(*words):
+def command(program: pathlib.Path, *words: object) -> dict[str, Any]:
     """Runs a program that prints JSON."""
-    result = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, text=True)
+    result = subprocess.run([program, *map(str, words)], stdout=subprocess.PIPE, text=True)
     if result.returncode:
-        raise SystemExit(f"{pathlib.Path(words[0]).name} failed with exit status {result.returncode}")
+        raise SystemExit(f"{program.name} failed with exit status {result.returncode}")
     return json.loads(result.stdout)
 
 
-def time_text(seconds):
+def time_text(seconds: float) -> str:
     units = ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (float("inf"), 1, "s"))
     factor, unit = next((f, u) for limit, f, u in units if seconds < limit)
     return f"{seconds * factor:.3g} {unit}"
 
 
-def bytes_text(n):
+def bytes_text(n: int) -> str:
     return f"{n / 2**20:.1f} MiB" if n >= 2**20 else f"{n / 2**10:.0f} KiB"
 
 
 class Demo:
-    def __init__(self, options, folder):
+    def __init__(self, options: argparse.Namespace, folder: pathlib.Path) -> None:
         self.options, self.folder = options, folder
         self.onepass, self.naive = options.build / "tools/onepass/onepass", options.build / "demo/naive"
         for program in (self.onepass, self.naive):
@@ -65,7 +66,7 @@ class Demo:
             raise SystemExit(f"--head must be 0 to {heads - 1} (got {options.head})")
         self.sentence, self.source, self.words = about["sentence"], about["source"], json.loads(about["tokens"])
 
-    def attention(self, source, *more):
+    def attention(self, source: pathlib.Path, *more: object) -> tuple[dict[str, Any], tensors.Floats, tensors.Floats]:
         """`onepass run`: (what it reports, out, lse)."""
         to = self.folder / "onepass.safetensors"
         named = ["--implementation", self.options.implementation] if self.options.implementation else []
@@ -73,13 +74,13 @@ class Demo:
         results, _ = tensors.read(to)
         return report, results["out"][1], results["lse"][1]
 
-    def standard(self, source):
+    def standard(self, source: pathlib.Path) -> tuple[dict[str, Any], tensors.Floats]:
         """The naive algorithm: (what it reports, out)."""
         to = self.folder / "naive.safetensors"
         report = command(self.naive, source, to)
         return report, tensors.read(to)[0]["out"][1]
 
-    def check(self):
+    def check(self) -> bool:
         title("Attention on real tensors")
         say(textwrap.fill(self.sentence, 100, initial_indent="  ", subsequent_indent="  "))
         say(f"  ({self.source}: {len(self.words)} tokens, q, k and v {self.fixture['q'][0]}, fp32)\n")
@@ -98,7 +99,7 @@ class Demo:
         self.out = out
         return verdict.right
 
-    def show(self):
+    def show(self) -> None:
         """Which words attend to which. The weights are exp(score - LSE): that is what the LSE is for."""
         n, heads = len(self.words), len(self.q)
         by_head = [tensors.weights(self.q[h], self.k[h], self.lse[h * n : (h + 1) * n]) for h in range(heads)]
@@ -120,7 +121,7 @@ class Demo:
         picture.heat_map(self.words, by_head, self.options.head, name, self.options.png)
         say(f"\n  heat map of all {heads} heads: {self.options.png}")
 
-    def race(self):
+    def race(self) -> bool:
         """The sentence many times over: the weight of a key is shared among its copies, so every output row stays what
         it was, which checks the long run too."""
         copies = self.options.copies
@@ -128,7 +129,7 @@ class Demo:
         title(f"Longer: the sentence {copies} times over, {n} tokens")
         source = self.folder / "long.safetensors"
         tensors.write(source, {name: tensors.repeated(t, copies) for name, t in self.fixture.items()})
-        times = {}
+        times: dict[str, list[float]] = {}
         for _ in range(self.options.rounds):
             slow, _ = self.standard(source)
             one, out, _ = self.attention(source, "--threads", 1, "--repeat", 3)
@@ -141,7 +142,7 @@ class Demo:
         error = max(abs(a - b) for a, b in zip(out, expected))
         operations = 4 * heads * n * n * dim
 
-        def line(key, name, extra):
+        def line(key: str, name: str, extra: str) -> None:
             if key in best:
                 speed = f"{operations / best[key] / 1e9:7.1f} GFLOP/s"
                 say(f"  {name:44} {time_text(best[key]):>9} {speed}   {extra}")
@@ -157,7 +158,7 @@ class Demo:
         return error <= 1e-5
 
 
-def numpy_seconds(source):
+def numpy_seconds(source: pathlib.Path) -> list[float]:
     """[seconds] of standard attention in NumPy with one thread, head by head; [] where NumPy is not installed."""
     code = (HERE / "standard_numpy.py").as_posix()
     one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -171,7 +172,7 @@ def numpy_seconds(source):
     raise SystemExit(f"standard_numpy.py failed: {result.stderr}")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"), help="the build folder")
     parser.add_argument("--fixture", type=pathlib.Path, default=HERE / "fixture" / "minilm.safetensors")

@@ -4,14 +4,22 @@ import array
 import json
 import math
 import operator
+import pathlib
 import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+Floats: TypeAlias = "array.array[float]"  # as text: array.array has no brackets before Python 3.12
+Tensor = tuple[list[int], Floats]  # shape, values
+Numbers = Sequence[float]
+Rows = Sequence[Numbers]
 
 
-def dot(a, b):
+def dot(a: Iterable[float], b: Iterable[float]) -> float:
     return sum(map(operator.mul, a, b))
 
 
-def read(path):
+def read(path: pathlib.Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors, metadata) of fp32 safetensors: {name: (shape, array('f'))}."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
@@ -25,9 +33,10 @@ def read(path):
     return tensors, metadata
 
 
-def write(path, tensors):
+def write(path: pathlib.Path, tensors: dict[str, tuple[list[int], "array.array[Any]"]]) -> None:
     """Arrays of floats, 'f', as fp32 and of integers, 'i', as int32."""
-    header, at = {}, 0
+    header: dict[str, Any] = {}
+    at = 0
     for name, (shape, values) in tensors.items():
         header[name] = {
             "dtype": {"f": "F32", "i": "I32"}[values.typecode],
@@ -40,13 +49,13 @@ def write(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(v.tobytes() for _, v in tensors.values()))
 
 
-def rows(tensor):
+def rows(tensor: Tensor) -> list[Rows]:
     """A [1, heads, seq, dim] tensor as heads of rows of floats."""
     (_, heads, seq, dim), values = tensor
     return [[values[(h * seq + i) * dim :][:dim] for i in range(seq)] for h in range(heads)]
 
 
-def repeated(tensor, times):
+def repeated(tensor: Tensor, times: int) -> Tensor:
     """The same with each head's rows repeated."""
     (_, heads, seq, dim), values = tensor
     longer = array.array("f")
@@ -55,18 +64,19 @@ def repeated(tensor, times):
     return [1, heads, seq * times, dim], longer
 
 
-def scores(q_row, keys):
+def scores(q_row: Numbers, keys: Rows) -> list[float]:
     return [dot(q_row, k) / math.sqrt(len(q_row)) for k in keys]
 
 
-def weights(q, k, lse):
+def weights(q: Rows, k: Rows, lse: Numbers) -> list[list[float]]:
     """The weight of each key in each row, exp(score - LSE). With the LSE, this needs no second softmax."""
     return [[math.exp(s - row_lse) for s in scores(row, k)] for row, row_lse in zip(q, lse)]
 
 
-def oracle(q, k, v):
+def oracle(q: list[Rows], k: list[Rows], v: list[Rows]) -> tuple[list[float], list[float]]:
     """The textbook in float64, two passes: (out, lse) of heads of rows."""
-    outs, lses = [], []
+    outs: list[float] = []
+    lses: list[float] = []
     for q_head, k_head, v_head in zip(q, k, v):
         columns = list(zip(*v_head))
         for row in q_head:
@@ -79,15 +89,15 @@ def oracle(q, k, v):
     return outs, lses
 
 
-def fp32(x):
+def fp32(x: Iterable[float]) -> Floats:
     return array.array("f", x)
 
 
 class Verdict:
     """The rule of docs/reference/conventions.md: `base` is the fp32 textbook, whose error a right result may double."""
 
-    def __init__(self, out, lse, base, ref_out, ref_lse):
-        def errors(values):
+    def __init__(self, out: Numbers, lse: Numbers, base: Numbers, ref_out: Numbers, ref_lse: Numbers) -> None:
+        def errors(values: Numbers) -> list[float]:
             return [abs(a - b) for a, b in zip(values, ref_out)]
 
         rounded = fp32(ref_out)

@@ -14,11 +14,13 @@ import math
 import pathlib
 import statistics
 import time
-import types
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import picture
-from transformer import Adam, Onepass, Transformer, initial_weights, qk_clip, qkv_views
+from transformer import Adam, Array, Attention, Onepass, Transformer, Weights, initial_weights, qk_clip, qkv_views
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -28,10 +30,10 @@ class Standard:
 
     name = "standard attention"
 
-    def __init__(self, xp):
+    def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
 
-    def forward(self, qkv):
+    def forward(self, qkv: Array) -> tuple[Array, tuple[Array, Array]]:
         xp = self.xp
         q, k, v = qkv_views(xp, qkv)
         s = q @ xp.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
@@ -41,7 +43,7 @@ class Standard:
         p = p / p.sum(-1)[..., None]
         return xp.swapaxes(p @ v, 1, 2), (qkv, p)
 
-    def backward(self, dout, kept):
+    def backward(self, dout: Array, kept: tuple[Array, Array]) -> Array:
         xp, (qkv, p) = self.xp, kept
         q, k, v = qkv_views(xp, qkv)
         do, dqkv = xp.swapaxes(dout, 1, 2), xp.empty_like(qkv)
@@ -57,19 +59,19 @@ class Torch:
 
     name = "PyTorch"
 
-    def __init__(self, xp):
+    def __init__(self, xp: ModuleType) -> None:
         import torch
 
         self.torch = torch
-        self.back = {"numpy": np.asarray, "cupy": getattr(xp, "from_dlpack", None)}.get(xp.__name__, lambda x: x)
+        self.back: Any = {"numpy": np.asarray, "cupy": getattr(xp, "from_dlpack", None)}.get(xp.__name__, lambda x: x)
 
-    def forward(self, qkv):
+    def forward(self, qkv: Array) -> tuple[Array, tuple[Array, Array]]:
         leaf = self.torch.as_tensor(qkv).detach().requires_grad_()
         q, k, v = (x.transpose(1, 2) for x in leaf.unbind(2))
         out = self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         return self.back(out.detach()), (leaf, out)
 
-    def backward(self, dout, kept):
+    def backward(self, dout: Array, kept: tuple[Array, Array]) -> Array:
         leaf, out = kept
         out.backward(self.torch.as_tensor(dout))
         return self.back(leaf.grad)
@@ -78,37 +80,37 @@ class Torch:
 class Timed:
     """An attention and the seconds spent in it, where calls return when they are done."""
 
-    def __init__(self, attention):
+    def __init__(self, attention: Attention) -> None:
         self.attention, self.name, self.seconds = attention, attention.name, 0.0
 
-    def timed(self, method, *arguments):
+    def timed(self, method: Callable[..., Any], *arguments: Any) -> Any:
         start = time.perf_counter()
         result = method(*arguments)
         self.seconds += time.perf_counter() - start
         return result
 
-    def forward(self, qkv):
+    def forward(self, qkv: Array) -> tuple[Array, Any]:
         return self.timed(self.attention.forward, qkv)
 
-    def backward(self, dout, kept):
+    def backward(self, dout: Array, kept: Any) -> Array:
         return self.timed(self.attention.backward, dout, kept)
 
 
-def arrays_for(device):
+def arrays_for(device: str) -> SimpleNamespace:
     """The library of the arrays on the device; NumPy to it and back; waiting for what has been started there."""
     if device == "cpu":
-        return types.SimpleNamespace(xp=np, put=np.asarray, get=np.asarray, wait=lambda: None)
+        return SimpleNamespace(xp=np, put=np.asarray, get=np.asarray, wait=lambda: None)
     if importlib.util.find_spec("cupy"):
         import cupy
 
-        return types.SimpleNamespace(
+        return SimpleNamespace(
             xp=cupy, put=cupy.asarray, get=cupy.asnumpy, wait=lambda: cupy.cuda.Device().synchronize()
         )
     if importlib.util.find_spec("torch"):
         import torch
 
         if torch.cuda.is_available():
-            return types.SimpleNamespace(
+            return SimpleNamespace(
                 xp=torch,
                 put=lambda x: torch.as_tensor(x, device="cuda"),
                 get=lambda x: x.cpu().numpy(),
@@ -117,7 +119,7 @@ def arrays_for(device):
     raise SystemExit("--device cuda needs CuPy, or PyTorch with CUDA")
 
 
-def peer_for(options):
+def peer_for(options: argparse.Namespace) -> Callable[[ModuleType], Attention] | None:
     """The attention that onepass stands beside, or None."""
     found = "torch" if importlib.util.find_spec("torch") else "standard"
     wanted = found if options.beside == "auto" else options.beside
@@ -127,23 +129,30 @@ def peer_for(options):
 
 
 class Contender:
-    def __init__(self, options, arrays, weights, attention):
+    def __init__(
+        self, options: argparse.Namespace, arrays: SimpleNamespace, weights: Weights, attention: Attention
+    ) -> None:
         self.arrays, self.attention = arrays, Timed(attention)
         weights = {name: arrays.put(x) for name, x in weights.items()}
         self.model = Transformer(arrays.xp, weights, options.heads, self.attention)
         self.adam = Adam(arrays.xp, weights, options.rate)
-        self.losses, self.seconds, self.in_attention = [], [], []
-        self.threshold = options.qk_clip if isinstance(attention, Onepass) else None
-        self.largest, self.clipped = [], 0  # the largest score of each step; heads that were clipped in a layer
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.in_attention: list[float] = []
+        # onepass's attention where --qk-clip bounds its scores
+        self.threshold = options.qk_clip
+        self.bounded = attention if isinstance(attention, Onepass) and self.threshold is not None else None
+        self.largest: list[float] = []  # the largest score of each step
+        self.clipped = 0  # heads that were clipped in a layer
 
-    def step(self, tokens, targets):
+    def step(self, tokens: Array, targets: Array) -> None:
         start, before = time.perf_counter(), self.attention.seconds
-        if self.threshold is not None:
-            self.attention.attention.largest = []
+        of_layers: list[Array] = []
+        if self.bounded:
+            self.bounded.largest = of_layers
         loss, gradients = self.model.loss(tokens, targets)
         self.adam.step(gradients)
-        if self.threshold is not None:
-            of_layers = self.attention.attention.largest
+        if self.bounded:
             self.clipped += qk_clip(self.arrays.xp, self.model.w, of_layers, self.threshold)
             self.largest.append(max(float(most.max()) for most in of_layers))
         self.arrays.wait()
@@ -153,7 +162,7 @@ class Contender:
 
 
 class Training:
-    def __init__(self, options):
+    def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.arrays = options, arrays_for(options.device)
         try:
             text = options.text.read_text(encoding="utf-8")
@@ -173,7 +182,7 @@ class Training:
             for kind in (Onepass, *([peer] if peer else []))
         ]
 
-    def run(self, report):
+    def run(self, report: Callable[[int], None]) -> None:
         o, (ours, *peers) = self.options, self.contenders
         for step in range(o.steps):
             start = self.rng.integers(len(self.data) - o.seq, size=(o.batch, 1))
@@ -185,7 +194,7 @@ class Training:
             if step % max(1, o.steps // 10) == 0 or step == o.steps - 1:
                 report(step)
 
-    def write(self, length, prompt="The "):
+    def write(self, length: int, prompt: str = "The ") -> str:
         """The continuation of the prompt by the model of onepass, each character drawn from its softmax."""
         ids = [self.letters.index(c) for c in prompt if c in self.letters] or [0]
         for _ in range(length):
@@ -196,11 +205,11 @@ class Training:
         return "".join(self.letters[i] for i in ids)
 
 
-def say(text=""):
+def say(text: str = "") -> None:
     print(text, flush=True)
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> list[Contender]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="the text to learn")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs CuPy or PyTorch")
@@ -235,7 +244,7 @@ def main(arguments=None):
     )
     say("  step" + "".join(f"{c.attention.name:>22}" for c in contenders))
 
-    def report(step):
+    def report(step: int) -> None:
         say(f"{step + 1:6}" + "".join(f"{c.losses[step]:22.4f}" for c in contenders))
 
     training.run(report)

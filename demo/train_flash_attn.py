@@ -10,9 +10,11 @@ ends from a cache, which flash_attn_with_kvcache rotates, appends to and reads.
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 
 import onepass.flash_attn
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 sys.modules["flash_attn"] = onepass.flash_attn  # all that changes in code for flash-attn
@@ -22,10 +24,11 @@ from flash_attn.layers.rotary import apply_rotary_emb  # noqa: E402
 
 WIDTH, HEADS, LETTERS, LAYERS, POSITIONS = 64, 4, 16, 2, 64
 DIM = WIDTH // HEADS
+Attend = Callable[[Tensor], Tensor]  # qkv [.., 3, heads, dim] to [.., heads, dim]
 
 
 class Layer(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm, self.qkv, self.out = torch.nn.LayerNorm(WIDTH), *(torch.nn.Linear(WIDTH, n * WIDTH) for n in (3, 1))
         self.mlp = torch.nn.Sequential(
@@ -35,13 +38,13 @@ class Layer(torch.nn.Module):
             torch.nn.Linear(4 * WIDTH, WIDTH),
         )
 
-    def forward(self, x, attend):
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
         x = x + self.out(attend(self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, DIM))).flatten(-2))
         return x + self.mlp(x)
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.letters, self.head = torch.nn.Embedding(LETTERS, WIDTH), torch.nn.Linear(WIDTH, LETTERS)
         self.layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS))
@@ -49,19 +52,19 @@ class Model(torch.nn.Module):
         self.register_buffer("cos", turns.cos())
         self.register_buffer("sin", turns.sin())
 
-    def forward(self, text, attends):
-        """Logits of letters of any shape; attends: of each layer, from qkv [.., 3, heads, dim] to [.., heads, dim]."""
+    def forward(self, text: Tensor, attends: Iterable[Attend]) -> Tensor:
+        """Logits of letters of any shape; attends: of each layer."""
         x = self.letters(text)
         for layer, attend in zip(self.layers, attends):
             x = layer(x, attend)
         return self.head(x)
 
-    def packed(self, text, lengths, ours):
+    def packed(self, text: Tensor, lengths: Tensor, ours: bool) -> Tensor:
         """Logits of sequences side by side."""
         cu_seqlens = functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
         longest = int(lengths.max())
 
-        def attend(qkv):
+        def attend(qkv: Tensor) -> Tensor:
             turned = [apply_rotary_emb(x, self.cos, self.sin, cu_seqlens=cu_seqlens) for x in qkv.unbind(1)[:2]]
             qkv = torch.stack([*turned, qkv[:, 2]], 1)
             if ours:
@@ -70,36 +73,36 @@ class Model(torch.nn.Module):
 
         return self(text, [attend] * LAYERS)
 
-    def from_cache(self, k_cache, v_cache, used):
+    def from_cache(self, k_cache: Tensor, v_cache: Tensor, used: Tensor) -> Attend:
         rotary = dict(rotary_cos=self.cos, rotary_sin=self.sin, rotary_interleaved=False)
 
-        def attend(qkv):
+        def attend(qkv: Tensor) -> Tensor:
             q, k, v = qkv.unbind(2)
             return flash_attn_with_kvcache(q, k_cache, v_cache, k, v, **rotary, cache_seqlens=used, causal=True)
 
         return attend
 
     @torch.no_grad()
-    def write(self, text, count):
+    def write(self, text: Tensor, count: int) -> Tensor:
         """text [batch, letters] and the `count` likeliest letters behind it, one by one from a cache."""
         caches = torch.zeros(LAYERS, 2, len(text), POSITIONS, HEADS, DIM, device=text.device)
         used, new = torch.zeros(len(text), dtype=torch.int32, device=text.device), text
         for _ in range(count):
-            logits = self(new, [self.from_cache(*cache, used) for cache in caches])
+            logits = self(new, [self.from_cache(k, v, used) for k, v in caches])
             used = used + new.shape[1]
             new = logits[:, -1:].argmax(-1)
             text = torch.cat([text, new], 1)
         return text
 
 
-def textbook(q, k, v):
+def textbook(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of one sequence, [tokens, heads, dim]."""
     scores = torch.einsum("ihd,jhd->hij", q, k) / DIM**0.5
     hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
     return torch.einsum("hij,jhd->ihd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
 
 
-def train(ours, steps, device):
+def train(ours: bool, steps: int, device: str) -> tuple[list[float], Model]:
     """(the loss of each step, in nats a letter; the model)."""
     torch.manual_seed(0)
     model, draw = Model().to(device), torch.Generator().manual_seed(1)
@@ -119,7 +122,7 @@ def train(ours, steps, device):
     return losses, model
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> tuple[list[float], list[float], Tensor]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -11,6 +11,7 @@ import math
 import pathlib
 import statistics
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +22,17 @@ from transformer import initial_weights
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ATTENTIONS = {"onepass.jax": onepass.jax.dot_product_attention, "jax.nn": jax.nn.dot_product_attention}
 
+Attention = Callable[..., jax.Array]
+Weights = dict[str, jax.Array]
+State = tuple[Weights, Weights, Weights, jax.Array | int]
 
-def norm(x, gain):
+
+def norm(x: jax.Array, gain: jax.Array) -> jax.Array:
     """RMSNorm."""
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * gain
 
 
-def loss_of(weights, text, heads, attention):
+def loss_of(weights: Weights, text: jax.Array, heads: int, attention: Attention) -> jax.Array:
     """Cross entropy, in nats a character, of each next character of text [batch, seq + 1]."""
     w, tokens, targets = weights, text[:, :-1], text[:, 1:]
     batch, seq = tokens.shape
@@ -42,7 +47,7 @@ def loss_of(weights, text, heads, attention):
 
 
 @functools.partial(jax.jit, static_argnames=("heads", "rate", "attention"))
-def step(state, text, *, heads, rate, attention):
+def step(state: State, text: jax.Array, *, heads: int, rate: float, attention: Attention) -> tuple[State, jax.Array]:
     """One step of Adam (Kingma and Ba 2015): state is (weights, first moments, second moments, steps)."""
     w, m, v, steps = state
     loss, gradients = jax.value_and_grad(loss_of)(w, text, heads, attention)
@@ -54,7 +59,7 @@ def step(state, text, *, heads, rate, attention):
     return (w, m, v, steps), loss
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=pathlib.Path, default=ROOT / "LICENSE", help="the text to learn")
     parser.add_argument("--steps", type=int, default=200)
@@ -78,7 +83,8 @@ def main(arguments=None):
     weights = jax.tree.map(jnp.asarray, initial_weights(rng, len(letters), o.seq, o.width, o.layers))
     zeros = jax.tree.map(jnp.zeros_like, weights)
     states = dict.fromkeys(ATTENTIONS, (weights, zeros, zeros, 0))
-    losses, seconds = ({name: [] for name in ATTENTIONS} for _ in range(2))
+    losses: dict[str, list[float]] = {name: [] for name in ATTENTIONS}
+    seconds: dict[str, list[float]] = {name: [] for name in ATTENTIONS}
     print(f"{sum(x.size for x in weights.values())} weights on {jax.devices()[0]}\n")
     print("  step" + "".join(f"{name:>22}" for name in ATTENTIONS))
     for i in range(o.steps):
@@ -94,7 +100,7 @@ def main(arguments=None):
     print()
     for name in ATTENTIONS:
         print(f"{name:20}{1e3 * statistics.median(seconds[name]):9.1f} ms a step, the median")
-    apart = max(map(abs, np.subtract(*losses.values())))
+    apart = max(abs(a - b) for a, b in zip(*losses.values()))
     print(f"the largest difference between the two losses is {apart:.1e}")
     assert math.isfinite(apart)
     return losses

@@ -11,17 +11,20 @@ takes attention. The network u(z, r, t) is the mean velocity between two times o
 
 import argparse
 import math
+from collections.abc import Callable
 
 import onepass.torch
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WIDTH, HEADS, POINTS, BATCH = 64, 4, 12, 64
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Layer(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(WIDTH, elementwise_affine=False) for _ in range(2))
@@ -30,7 +33,7 @@ class Layer(torch.nn.Module):
             torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)
         )
 
-    def forward(self, x, times, attend):
+    def forward(self, x: Tensor, times: Tensor, attend: Attend) -> Tensor:
         scale, shift, scale_mlp, shift_mlp = self.times(times)[:, None].chunk(4, -1)
         y = self.norms[0](x) * (1 + scale) + shift
         q, k, v = self.qkv(y).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
@@ -41,7 +44,7 @@ class Layer(torch.nn.Module):
 class Velocity(torch.nn.Module):
     """u(z, r, t) of z [batch, points, 2] and times [batch]."""
 
-    def __init__(self, attend):
+    def __init__(self, attend: Attend) -> None:
         super().__init__()
         self.attend = attend
         self.points, self.places = torch.nn.Linear(2, WIDTH), torch.nn.Parameter(torch.randn(POINTS, WIDTH) / 2)
@@ -50,7 +53,7 @@ class Velocity(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, 2)
         self.register_buffer("frequencies", math.pi * 2.0 ** torch.linspace(-2, 2, WIDTH // 4))
 
-    def forward(self, z, r, t):
+    def forward(self, z: Tensor, r: Tensor, t: Tensor) -> Tensor:
         angles = torch.stack([t, t - r], -1)[..., None] * self.frequencies
         times = self.times(torch.cat([angles.sin(), angles.cos()], -1).flatten(1))
         x = self.points(z) + self.places
@@ -59,14 +62,14 @@ class Velocity(torch.nn.Module):
         return self.head(x)
 
 
-def rings(count, draw):
+def rings(count: int, draw: torch.Generator) -> Tensor:
     """Points at even angles of a circle of radius sqrt(2), so that a coordinate has a variance of 1."""
     turn = torch.rand(count, 1, generator=draw) * 2 * math.pi
     angle = turn + torch.arange(POINTS) * (2 * math.pi / POINTS)
     return math.sqrt(2) * torch.stack([angle.cos(), angle.sin()], -1)
 
 
-def distance(points):
+def distance(points: Tensor) -> float:
     """The root mean square distance of a point from the ring that fits its sample best: 1.35 for noise, 0 for rings."""
     at = torch.complex(points[..., 0], points[..., 1])
     places = torch.polar(torch.ones(POINTS), torch.arange(POINTS) * (2 * math.pi / POINTS))
@@ -74,7 +77,7 @@ def distance(points):
     return (at - best).abs().square().mean().sqrt().item()
 
 
-def train(attend, steps, device):
+def train(attend: Attend, steps: int, device: str) -> tuple[list[float], float]:
     """The loss of each step and, at the end, distance() of samples drawn in one step."""
     torch.manual_seed(0)
     model, draw = Velocity(attend).to(device), torch.Generator().manual_seed(1)
@@ -103,13 +106,13 @@ def train(attend, steps, device):
         return losses, distance((noise - model(noise, zero, zero + 1)).cpu())
 
 
-def textbook(q, k, v):
+def textbook(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """PyTorch's attention that has a forward mode."""
     with sdpa_kernel(SDPBackend.MATH):
         return functional.scaled_dot_product_attention(q, k, v)
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> tuple[tuple[list[float], float], tuple[list[float], float]]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

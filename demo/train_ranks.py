@@ -16,6 +16,7 @@ import tempfile
 import onepass.torch
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn import functional
 from train_torch import LETTERS, Model
 
@@ -23,7 +24,7 @@ context_parallel = onepass.torch.context_parallel
 WORD, COPIES, BATCH = 13, 3, 16
 
 
-def logits_of(model, text, layout):
+def logits_of(model: Model, text: Tensor, layout: context_parallel.Layout) -> Tensor:
     """The logits of a rank's letters."""
     x = model.letters(text)
     for layer in model.layers:
@@ -39,7 +40,7 @@ def logits_of(model, text, layout):
     return model.head(x)
 
 
-def train(rank, ranks, steps):
+def train(rank: int, ranks: int, steps: int) -> list[float]:
     """The loss of each step, in nats a letter: the same for any number of ranks, up to rounding."""
     torch.manual_seed(0)
     model, draw = Model(), torch.Generator().manual_seed(1)
@@ -65,7 +66,7 @@ def train(rank, ranks, steps):
     return losses
 
 
-def work(rank, ranks, folder, steps):
+def work(rank: int, ranks: int, folder: pathlib.Path, steps: int) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), ranks)
     limit = datetime.timedelta(seconds=60)
@@ -77,7 +78,7 @@ def work(rank, ranks, folder, steps):
     dist.destroy_process_group()
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> tuple[list[float], list[float]] | None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
@@ -89,6 +90,7 @@ def main(arguments=None):
         for step in [*range(0, options.steps, max(1, options.steps // 10)), options.steps - 1]:
             print(f"step {step:4}: loss {several[step]:.4f} on {options.ranks} ranks, {one[step]:.4f} on one")
         return several, one
+    return None
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ import contextlib
 
 import onepass.torch
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 WIDTH, HEADS, LETTERS = 64, 4, 16
 
 
 class Layer(torch.nn.Module):
-    def __init__(self, learnt):
+    def __init__(self, learnt: bool) -> None:
         super().__init__()
         self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
         self.mlp = torch.nn.Sequential(
@@ -32,9 +33,9 @@ class Layer(torch.nn.Module):
         self.slopes = torch.nn.Parameter(0.5 ** torch.arange(1.0, HEADS + 1)) if learnt else None
         self.sinks = torch.nn.Parameter(torch.zeros(HEADS)) if learnt else None
 
-    def forward(self, x, ours):
+    def forward(self, x: Tensor, ours: bool) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        if self.slopes is None:
+        if self.slopes is None or self.sinks is None:
             a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         elif ours:
             a = onepass.torch.attention(q, k, v, mask="causal_bottom_right", alibi_slopes=self.slopes, sinks=self.sinks)
@@ -44,7 +45,7 @@ class Layer(torch.nn.Module):
         return x + self.mlp(x)
 
 
-def textbook(q, k, v, slopes, sinks):
+def textbook(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, sinks: Tensor) -> Tensor:
     """Attention with the options that PyTorch's function does not have."""
     i = torch.arange(q.shape[2], device=q.device)
     scores = q @ k.mT / q.shape[-1] ** 0.5 - slopes[:, None, None] * (i[:, None] - i).abs()
@@ -54,20 +55,20 @@ def textbook(q, k, v, slopes, sinks):
 
 
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.letters = torch.nn.Embedding(LETTERS, WIDTH)
         self.layers = torch.nn.ModuleList([Layer(learnt=True), Layer(learnt=False)])
         self.head = torch.nn.Linear(WIDTH, LETTERS)
 
-    def forward(self, text, ours):
+    def forward(self, text: Tensor, ours: bool) -> Tensor:
         x = self.letters(text)
         for layer in self.layers:
             x = layer(x, ours)
         return self.head(x)
 
 
-def train(ours, steps, device):
+def train(ours: bool, steps: int, device: str) -> list[float]:
     """The loss of each step, in nats a letter."""
     torch.manual_seed(0)
     model, draw = Model().to(device), torch.Generator().manual_seed(1)
@@ -85,7 +86,7 @@ def train(ours, steps, device):
     return losses
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> tuple[list[float], list[float]]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -14,9 +14,10 @@ import torch
 import transformers
 
 LETTERS, WORD = 16, 12
+Trained = tuple[list[float], list[int], list[int]]
 
 
-def train(attention, steps, device):
+def train(attention: str, steps: int, device: str) -> Trained:
     """(the loss of each step, in nats a letter; what the model writes behind a word and its first 3 letters again)."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -46,7 +47,7 @@ def train(attention, steps, device):
     return losses, written[0, WORD:].tolist(), word[0].tolist()
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> tuple[Trained, Trained]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -6,41 +6,47 @@ autograd takes part.
 """
 
 import math
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 import onepass
+from numpy.typing import NDArray
 
 GELU = math.sqrt(2 / math.pi)
 
+Array = Any  # of the library `xp`
+Weights = dict[str, Array]  # by name; gradients too
 
-def norm(xp, x, gain):
+
+def norm(xp: ModuleType, x: Array, gain: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     """RMSNorm."""
     r = 1 / xp.sqrt((x * x).mean(-1) + 1e-5)[..., None]
     return x * r * gain, (x * r, r, gain)
 
 
-def norm_back(dy, kept):
+def norm_back(dy: Array, kept: tuple[Array, Array, Array]) -> tuple[Array, Array]:
     unit, r, gain = kept
     d = dy * gain
     return r * (d - unit * (d * unit).mean(-1)[..., None]), (dy * unit).sum((0, 1))
 
 
-def linear_back(dy, x, w):
+def linear_back(dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
     """The gradients of y = x w."""
     return dy @ w.T, x.reshape(-1, x.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
 
-def gelu(xp, x):
+def gelu(xp: ModuleType, x: Array) -> tuple[Array, tuple[Array, Array]]:
     t = xp.tanh(GELU * (x + 0.044715 * x * x * x))
     return 0.5 * x * (1 + t), (x, t)
 
 
-def gelu_back(dy, kept):
+def gelu_back(dy: Array, kept: tuple[Array, Array]) -> Array:
     x, t = kept
     return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * GELU * (1 + 0.134145 * x * x))
 
 
-def cross_entropy(xp, logits, targets):
+def cross_entropy(xp: ModuleType, logits: Array, targets: Array) -> tuple[Array, Array]:
     """(mean loss, its gradient); targets are one-hot, so that nothing need be gathered or scattered."""
     s = logits - xp.amax(logits, -1)[..., None]
     log_p = s - xp.log(xp.exp(s).sum(-1))[..., None]
@@ -48,9 +54,19 @@ def cross_entropy(xp, logits, targets):
     return -(targets * log_p).sum() / rows, (xp.exp(log_p) - targets) / rows
 
 
-def qkv_views(xp, qkv):
+def qkv_views(xp: ModuleType, qkv: Array) -> tuple[Array, Array, Array]:
     """q, k and v as [batch, heads, seq, dim], views of one projection's result [batch, seq, 3, heads, dim]."""
-    return [xp.swapaxes(qkv[:, :, i], 1, 2) for i in range(3)]
+    q, k, v = (xp.swapaxes(qkv[:, :, i], 1, 2) for i in range(3))
+    return q, k, v
+
+
+class Attention(Protocol):
+    """From qkv [batch, seq, 3, heads, dim] to [batch, seq, heads, dim] and what backward needs, and its reverse."""
+
+    name: str
+
+    def forward(self, qkv: Array) -> tuple[Array, Any]: ...
+    def backward(self, dout: Array, kept: Any) -> Array: ...
 
 
 class Onepass:
@@ -59,11 +75,11 @@ class Onepass:
 
     name = "onepass"
 
-    def __init__(self, xp):
+    def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
-        self.largest = None  # a list: each forward appends the largest score of each head, [heads]
+        self.largest: list[Array] | None = None  # a list: each forward appends the largest score of each head, [heads]
 
-    def forward(self, qkv):
+    def forward(self, qkv: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         out = self.xp.empty_like(qkv[:, :, 0])  # [batch, seq, heads, dim]
         _, lse, *most = onepass.attention(
             *qkv_views(self.xp, qkv),
@@ -76,7 +92,7 @@ class Onepass:
             self.largest += most
         return out, (qkv, out, lse)
 
-    def backward(self, dout, kept):
+    def backward(self, dout: Array, kept: tuple[Array, Array, Array]) -> Array:
         qkv, out, lse = kept
         dqkv = self.xp.empty_like(qkv)
         onepass.attention_backward(
@@ -90,10 +106,12 @@ class Onepass:
         return dqkv
 
 
-def initial_weights(rng, vocabulary, seq, width, layers):
+def initial_weights(
+    rng: np.random.Generator, vocabulary: int, seq: int, width: int, layers: int
+) -> dict[str, NDArray[np.float32]]:
     """By name, float32; what adds to the residual stream begins smaller the more layers there are."""
 
-    def normal(*shape, size):
+    def normal(*shape: int, size: float) -> NDArray[np.float32]:
         return rng.standard_normal(shape, dtype=np.float32) * np.float32(size)
 
     # Positions begin as waves, so that "the character before" is one turn away from the first step on.
@@ -113,11 +131,11 @@ def initial_weights(rng, vocabulary, seq, width, layers):
 class Transformer:
     """weights: by name, as of initial_weights. tokens: one-hot [batch, seq, vocabulary]."""
 
-    def __init__(self, xp, weights, heads, attention):
+    def __init__(self, xp: ModuleType, weights: Weights, heads: int, attention: Attention) -> None:
         self.xp, self.w, self.heads, self.attention = xp, weights, heads, attention
         self.layers = sum(name.endswith(".qkv") for name in weights)
 
-    def forward(self, tokens):
+    def forward(self, tokens: Array) -> tuple[Array, Any]:
         """(logits, what backward needs)"""
         xp, w, tape = self.xp, self.w, []
         batch, seq, _ = tokens.shape
@@ -135,9 +153,10 @@ class Transformer:
         y, of_norm = norm(xp, x, w["norm"])
         return y @ w["unembed"], (tokens, tape, y, of_norm)
 
-    def backward(self, dlogits, kept):
+    def backward(self, dlogits: Array, kept: Any) -> Weights:
         """Gradients by the names of the weights; dx is the gradient of the residual stream, from the top down."""
-        w, d = self.w, {}
+        w = self.w
+        d: Weights = {}
         tokens, tape, y, of_norm = kept
         dy, d["unembed"] = linear_back(dlogits, y, w["unembed"])
         dx, d["norm"] = norm_back(dy, of_norm)
@@ -157,14 +176,14 @@ class Transformer:
         d["embed"] = tokens.reshape(-1, tokens.shape[-1]).T @ dx.reshape(-1, dx.shape[-1])
         return d
 
-    def loss(self, tokens, targets):
+    def loss(self, tokens: Array, targets: Array) -> tuple[Array, Weights]:
         """(loss, gradients)"""
         logits, kept = self.forward(tokens)
         loss, dlogits = cross_entropy(self.xp, logits, targets)
         return loss, self.backward(dlogits, kept)
 
 
-def qk_clip(xp, weights, largest, threshold):
+def qk_clip(xp: ModuleType, weights: Weights, largest: list[Array], threshold: float) -> int:
     """QK-clip (Kimi K2, arXiv 2507.20534, section 2.1): projections of q and k shrink where scores grow too large.
 
     largest: of each layer the largest score of each head, [heads]. The same input of a layer then has no larger score
@@ -182,12 +201,14 @@ def qk_clip(xp, weights, largest, threshold):
 class Adam:
     """Kingma and Ba 2015, with a rate that rises over the first `warm_up` steps."""
 
-    def __init__(self, xp, weights, rate, warm_up=20, beta1=0.9, beta2=0.99):
+    def __init__(
+        self, xp: ModuleType, weights: Weights, rate: float, warm_up: int = 20, beta1: float = 0.9, beta2: float = 0.99
+    ) -> None:
         self.xp, self.w, self.rate, self.warm_up, self.beta1, self.beta2 = xp, weights, rate, warm_up, beta1, beta2
         self.m, self.v = ({name: xp.zeros_like(x) for name, x in weights.items()} for _ in range(2))
         self.steps = 0
 
-    def step(self, gradients):
+    def step(self, gradients: Weights) -> None:
         self.steps += 1
         rate = self.rate * min(1.0, self.steps / self.warm_up) / (1 - self.beta1**self.steps)
         for name, d in gradients.items():
