@@ -9,10 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Pages that lie elsewhere on the site than in the repository. The others of docs keep their place.
 MOVED = {
     "README.md": "index.md",
-    "README.zh.md": "zh/index.md",
     "docs/index.md": "pages.md",
-    "docs/derivation.zh.md": "zh/derivation.md",
-    "docs/features/context_parallel.zh.md": "zh/context_parallel.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
@@ -27,13 +24,15 @@ LIST = re.compile(r"(?:[-*]|1\.) ")  # begins a list for GitHub, also directly u
 
 
 def pages(root=ROOT):
-    """{path in the repository: path on the site} of every page that is a file."""
+    """{path in the repository: path on the site} of every page that is a file. A translation is the same under zh."""
     found = {file.relative_to(root).as_posix() for file in root.glob("docs/**/*.md")}
     there = {path: path.removeprefix("docs/") for path in found}
     for file in root.glob("src/c*/**/README.md"):
         folder = file.parent.relative_to(root / "src").as_posix()
         there[f"src/{folder}/README.md"] = f"kernels/{folder}.md"
-    return there | MOVED
+    there |= MOVED
+    chinese = {path for path in found if path.endswith(".zh.md")} | {"README.zh.md"}
+    return there | {path: f"zh/{there[path.replace('.zh.md', '.md')]}" for path in chinese}
 
 
 def resolved(target, path, uri, there, repository):
