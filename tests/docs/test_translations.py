@@ -42,6 +42,7 @@ class Translations(unittest.TestCase):
             "README.zh.md",
             "docs/derivation.zh.md",
             "docs/features/context_parallel.zh.md",
+            "docs/guides/install.zh.md",
             "docs/how_it_works.zh.md",
             "docs/tutorials/learn.zh.md",
         ]
