@@ -44,7 +44,10 @@ class Translations(unittest.TestCase):
             "docs/features/context_parallel.zh.md",
             "docs/guides/install.zh.md",
             "docs/how_it_works.zh.md",
+            "docs/tutorials/embed.zh.md",
             "docs/tutorials/learn.zh.md",
+            "docs/tutorials/serve.zh.md",
+            "docs/tutorials/train.zh.md",
         ]
         self.assertEqual(found, wanted)
 
