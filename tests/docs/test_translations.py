@@ -44,6 +44,7 @@ class Translations(unittest.TestCase):
             "docs/features/context_parallel.zh.md",
             "docs/guides/install.zh.md",
             "docs/how_it_works.zh.md",
+            "docs/index.zh.md",
             "docs/tutorials/embed.zh.md",
             "docs/tutorials/learn.zh.md",
             "docs/tutorials/serve.zh.md",
