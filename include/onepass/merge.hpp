@@ -19,8 +19,9 @@ struct MergeTensors {
 };
 
 // Joins partial results over disjoint key sets. (0, -inf) is the identity; associative and commutative up to rounding.
-// A part is not read in a row whose LSE is -inf. out and lse share no memory with an input or each other. On a CUDA
-// device up to 256 parts. Throws Error, with out and lse untouched, if anything does not fit.
+// A part is not read in a row whose LSE is -inf. out may be one of outs and lse one of lses, with the same strides.
+// Else they share no memory with an input or each other. On a CUDA device up to 256 parts. Throws Error, with out and
+// lse untouched, if anything does not fit.
 ONEPASS_API void merge(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses, const Tensor& out,
                        const Tensor& lse = {}, const Launch& launch = {});
 

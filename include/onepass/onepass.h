@@ -207,7 +207,7 @@ ONEPASS_API onepass_code onepass_backward_jvp(const onepass_tensor* q, const one
                                               const onepass_tensor* out, const onepass_options* options);
 
 /* Joins `count` partial results over disjoint key sets: outs[i] [.., rows, dim] with outs' natural-log lses[i]
- * [.., rows] in fp32. lse (out) and executor may be NULL. */
+ * [.., rows] in fp32. lse (out) and executor may be NULL. out may be one of outs, and lse one of lses. */
 ONEPASS_API onepass_code onepass_merge(size_t count, const onepass_tensor* outs, const onepass_tensor* lses,
                                        const onepass_tensor* out, const onepass_tensor* lse,
                                        onepass_executor* executor);

@@ -168,7 +168,12 @@ def jvp(
     **options: Unpack[BackwardOptions[Any]],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 def merge(
-    outs: Iterable[_Array], lses: Iterable[Any], *, out: _Array | None = None, threads: int | None = None
+    outs: Iterable[_Array],
+    lses: Iterable[Any],
+    *,
+    out: _Array | None = None,
+    lse: Any = None,
+    threads: int | None = None,
 ) -> tuple[_Array, _Array]: ...
 @overload
 def softmax(

@@ -6,7 +6,7 @@ from . import _arrays, _devices, _kinds, _onepass, _values
 from . import _numpy as np
 
 
-def merge(outs: Any, lses: Any, *, out: Any = None, threads: int | None = None) -> Any:
+def merge(outs: Any, lses: Any, *, out: Any = None, lse: Any = None, threads: int | None = None) -> Any:
     """Joins attention results over disjoint sets of keys into the result over all of them.
 
     On CUDA the call is put on PyTorch's or CuPy's current stream and returns at once; there it takes up to 256 results.
@@ -15,7 +15,8 @@ def merge(outs: Any, lses: Any, *, out: Any = None, threads: int | None = None) 
       outs: arrays ``[batch, heads, seq, dim]`` (packed: ``[total, heads, dim]``), float32, float16 or bfloat16; float32
         loses nothing (give ``attention`` a float32 ``out``).
       lses: one float32 array for each out, ``[batch, heads, seq]`` (packed: ``[heads, total]``).
-      out: where to write the result, of any of the three dtypes; by default a new float32 array.
+      out: where to write the result, of any of the three dtypes; by default a new float32 array. It may be one of outs.
+      lse: where to write the LSE, float32; by default a new array. It may be one of lses.
       threads: how many to use at most; None is all cores.
 
     Returns:
@@ -35,7 +36,10 @@ def merge(outs: Any, lses: Any, *, out: Any = None, threads: int | None = None) 
         out = _arrays.new(outs[0], tuple(outs[0].shape), "float32")
     elif type(out) is not np.ndarray:
         _kinds.refuse_immutable(out)
-    lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
+    if lse is None:
+        lse = _arrays.new(lses[0], tuple(lses[0].shape), "float32", ordered=False)
+    elif type(lse) is not np.ndarray:
+        _kinds.refuse_immutable(lse, "lse")
     out_view, lse_view = _arrays.target("out", out, place), _arrays.target("lse", lse, place)
     _onepass.merge(out_views, lse_views, out_view, lse_view, threads, place.stream)
     place.finish()

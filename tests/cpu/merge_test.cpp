@@ -190,7 +190,22 @@ TEST(Merge, InterleavedViewsAreAccepted) {
     EXPECT_EQ(all[static_cast<std::size_t>(12 * row + 8)], 1.0f);
     EXPECT_NEAR(lse[static_cast<std::size_t>(3 * row + 2)], 0.5f + std::log(2.0f), 1e-6);
   }
-  EXPECT_THROW(onepass::merge(outs, lses, out_at(1), lse_at(2)), Error);
+  EXPECT_THROW(onepass::merge(outs, lses, {all.data() + 2, DType::f32, {6, 4}, {12, 1}}, lse_at(2)), Error);
+}
+
+// As a ring adds one part after the other to what it has.
+TEST(Merge, MayWriteIntoAPart) {
+  std::mt19937 rng(8);
+  for (const std::size_t into : {0u, 1u, 2u}) {
+    const Partial a = random_partial(rng, 5, 300), b = random_partial(rng, 5, 300), c = random_partial(rng, 5, 300);
+    const Partial apart = joined({&a, &b, &c});
+    Partial parts[] = {a, b, c};
+    std::vector<ConstTensor> outs, lses;
+    for (const Partial& p : parts) outs.push_back(p.out_view()), lses.push_back(p.lse_view());
+    onepass::merge(outs, lses, parts[into].out_target(), parts[into].lse_target());
+    EXPECT_EQ(parts[into].out, apart.out);
+    EXPECT_EQ(parts[into].lse, apart.lse);
+  }
 }
 
 TEST(Merge, SizesOfZero) {
@@ -267,8 +282,24 @@ TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
        lse,
        ErrorCode::bad_value,
        "outs[0] must have data for shape [2, 3, 4] (got a null pointer)"},
-      {{ta, out}, {sa, sb}, out, lse, ErrorCode::bad_value, "out must not share memory with outs[1]"},
-      {{ta, tb}, {sa, lse}, out, lse, ErrorCode::bad_value, "lse must not share memory with lses[1]"},
+      {{ta, Tensor(result.data(), DType::f32, {2, 3, 4}, {4, 8, 1})},
+       {sa, sb},
+       out,
+       lse,
+       ErrorCode::bad_value,
+       "out must not share memory with outs[1]"},
+      {{ta, Tensor(result.data(), DType::bf16, {2, 3, 4})},
+       {sa, sb},
+       out,
+       lse,
+       ErrorCode::bad_value,
+       "out must not share memory with outs[1]"},
+      {{ta, tb},
+       {sa, Tensor(result_lse.data(), DType::f32, {2, 3}, {1, 2})},
+       out,
+       lse,
+       ErrorCode::bad_value,
+       "lse must not share memory with lses[1]"},
       {{ta, tb},
        {sa, sb},
        out,

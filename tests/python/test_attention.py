@@ -217,6 +217,24 @@ def test_merge_of_splits_is_the_whole(rng):
         np.testing.assert_array_equal(same[1], lse)
 
 
+def test_merge_into_a_part(rng):
+    """As a ring joins part after part to what it has."""
+    q, k, v = inputs(rng, keys=90)
+    parts = [onepass.attention(q, k[:, :, a : a + 30], v[:, :, a : a + 30], return_lse=True) for a in (0, 30, 60)]
+    first, *others = parts
+    expected = first
+    for part in others:
+        expected = onepass.merge(*zip(expected, part))
+    out, lse = first
+    for part in others:
+        same = onepass.merge([out, part[0]], [lse, part[1]], out=out, lse=lse)
+        assert same[0] is out and same[1] is lse
+    np.testing.assert_array_equal(out, expected[0])
+    np.testing.assert_array_equal(lse, expected[1])
+    with pytest.raises(ValueError, match=r"out must not share memory with outs\[1\]"):
+        onepass.merge([expected[0][:, :, 1:], out[:, :, :-1]], [lse[:, :, 1:]] * 2, out=out[:, :, 1:])
+
+
 def test_merge_of_packed_results(rng):
     cu_q, cu_k = np.array([0, 3, 7], np.int32), np.array([0, 20, 50], np.int32)
     q, k, v = normal(rng, (7, 2, 16), spread=3), normal(rng, (50, 2, 16)), normal(rng, (50, 2, 16))

@@ -51,7 +51,6 @@ struct Merge {
     for (std::size_t i = 0; i < outs.size(); ++i) all = onepass::merge(all, state_of(i)).state;
     const Rescale<double> to_joint = keep(all);
     const Final<double> joint = finalize(all);
-    if (lse.given()) static_cast<float*>(lse.data)[offset_of_row(lse, lse.rank, r)] = static_cast<float>(joint.lse);
 
     const int row_dims = out.rank - 1;
     const std::int64_t dim = out.shape[row_dims], out_at = offset_of_row(out, row_dims, r);
@@ -69,6 +68,8 @@ struct Merge {
         for (std::int64_t d = 0; d < count; ++d) to[d] = from_float<decltype(zero)>(sum[d]);
       });
     }
+    // Last, because it may be one of the lses, as out may be one of the outs.
+    if (lse.given()) static_cast<float*>(lse.data)[offset_of_row(lse, lse.rank, r)] = static_cast<float>(joint.lse);
   }
   static void task(void* self, std::int64_t task, int) {
     const auto& m = *static_cast<const Merge*>(self);

@@ -130,12 +130,11 @@ extern "C" __global__ void __launch_bounds__(onepass::kMergeThreads)
   for (i32 i = lane; i < p.parts; i += kRowLanes) sum += part_weight(p.part[i].lse[row.in(p.part[i].lse_stride)], most);
 #pragma unroll
   for (i32 step = kRowLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (number >= p.rows) return;
+  const i32 dim = number < p.rows ? merge_config.dim : 0;  // no element of a row beyond the last
 
   const Final<float> all = finalize_natural(RowState<float>{most, sum});
-  if (lane == 0 && p.lse) p.lse[row.in(p.lse_stride)] = all.lse;
   const RowWeights weights{most, all.inv_l};
-  for (i32 d = lane * kAtOnce; d < merge_config.dim; d += kRowLanes * kAtOnce) {
+  for (i32 d = lane * kAtOnce; d < dim; d += kRowLanes * kAtOnce) {
     float o[kAtOnce] = {};
     const bool whole = d + kAtOnce <= merge_config.dim;
     if (whole && p.read_bytes == 16)
@@ -146,4 +145,7 @@ extern "C" __global__ void __launch_bounds__(onepass::kMergeThreads)
       add_parts<0>(p, row, weights, d, o);
     write_piece<ElementOf<merge_config.output>::Format>(p, row.in(p.out_stride), d, o);
   }
+  // Last, and when all lanes of the row have read its LSEs: it may be one of them, as out may be one of the parts.
+  __syncwarp();
+  if (number < p.rows && lane == 0 && p.lse) p.lse[row.in(p.lse_stride)] = all.lse;
 }

@@ -3,6 +3,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "base/overlap.hpp"
 #include "base/shown.hpp"
@@ -25,7 +26,7 @@ struct BufferName {
 };
 
 bool same_view(const ConstTensor& a, const ConstTensor& b) {
-  if (a.data != b.data || a.rank != b.rank) return false;
+  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
   for (int i = 0; i < a.rank; ++i)
     if (a.shape[i] != b.shape[i] || (a.shape[i] > 1 && a.stride[i] != b.stride[i])) return false;
   return true;
@@ -100,7 +101,8 @@ void check_apart(Op op, const Tensors& t) {
   const auto want_all_apart = [&](const ConstTensor& tensor, Role role, const auto&... name) {
     const Extent extent = extent_of(tensor);
     for (std::size_t i = 0; i < count; ++i) {
-      if (outputs[i].row->in_place_of == role && same_view(*outputs[i].tensor, tensor)) continue;
+      const RoleRow& output = *outputs[i].row;
+      if ((output.in_place_of == role || output.role == role) && same_view(*outputs[i].tensor, tensor)) continue;
       if (outputs[i].meets(tensor, extent)) refuse(outputs[i].row->name, name...);
     }
   };
@@ -109,8 +111,9 @@ void check_apart(Op op, const Tensors& t) {
     if (!writes(row, op) && tensor.given()) want_all_apart(tensor, row.role, row.name);
   });
   for (const auto& [name, tensor] : t.mod_buffers) want_all_apart(tensor, kNoRole, BufferName{name});
-  for (const auto& [name, parts] : {std::pair{"outs", &t.outs}, {"lses", &t.lses}})
-    for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], kNoRole, name, "[", i, "]");
+  // A merge may write into one of its parts.
+  for (const auto& [name, parts, role] : {std::tuple{"outs", &t.outs, Role::out}, {"lses", &t.lses, Role::lse}})
+    for (std::size_t i = 0; i < parts->size(); ++i) want_all_apart((*parts)[i], role, name, "[", i, "]");
 }
 
 }  // namespace onepass
