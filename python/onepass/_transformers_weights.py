@@ -21,18 +21,20 @@ def asked(told: dict[str, Any]) -> bool:
 
 def weights(query: Tensor, key: Tensor, lse: Tensor, mean: Literal["heads"] | None, words: dict[str, Any]) -> Tensor:
     """``onepass.torch.weights`` in the dtype of the query, as eager attention has it; words: of the call."""
-    words = {name: x.detach() if isinstance(x, Tensor) else x for name, x in words.items()}
+    tensors = {name: x for name, x in words.items() if isinstance(x, Tensor)}
+    words = words | {name: x.detach() for name, x in tensors.items()}
     found = onepass.torch.weights(query, key, lse, mean=mean, **words).to(query.dtype)
-    return _Constant.apply(found, query)
+    return _Constant.apply(found, query, key, *tensors.values())
 
 
 class _Constant(torch.autograd.Function):
     """Weights that a loss must not be differentiated by, since the gradient would be lost silently."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, query: Tensor) -> Tensor:
+    def forward(ctx: Any, found: Tensor, *given: Tensor) -> Tensor:
+        """given: all tensors that the weights depend on, since any of them may be the only one that is trained."""
         return found.view_as(found)
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:
         raise NotImplementedError("onepass does not support gradients of output_attentions; use eager attention")

@@ -3,6 +3,8 @@
 import pytest
 from test_transformers import CAUSAL, SIZES, pair, transformers  # noqa: F401  a fixture
 
+T5 = dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, vocab_size=97, decoder_start_token_id=0)
+
 
 def close(torch, given, expected, rows=None):
     """rows: bool [batch, rows]; a padded row sees no key, and eager attention gives it an average."""
@@ -37,8 +39,7 @@ def test_encoders_and_decoders(transformers, torch):  # noqa: F811
     eager, mine = pair(transformers, "Bert", "ForMaskedLM", **SIZES, max_position_embeddings=64)
     expected, found = (m(ids, attention_mask=mask, output_attentions=True) for m in (eager, mine))
     close(torch, found.attentions, expected.attentions)
-    sizes = dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, vocab_size=97, decoder_start_token_id=0)
-    models = pair(transformers, "T5", "ForConditionalGeneration", **sizes)
+    models = pair(transformers, "T5", "ForConditionalGeneration", **T5)
     words = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=torch.randint(97, (2, 7)))
     expected, found = (m(**words, output_attentions=True) for m in models)
     for kind in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
@@ -85,6 +86,38 @@ def test_training(transformers, torch):  # noqa: F811
     assert all(torch.equal(grads[0][n], grads[1][n]) for n in grads[0])
     with pytest.raises(NotImplementedError, match="does not support gradients of output_attentions; use eager"):
         (output.loss + output.attentions[0].square().sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "name, trained",
+    [
+        ("GptOss", "model.layers.0.self_attn.q_proj.weight"),
+        ("GptOss", "model.layers.0.self_attn.k_proj.weight"),
+        ("GptOss", "model.layers.0.self_attn.sinks"),
+        ("T5", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+        ("GptOss", "model.layers.0.self_attn.v_proj.weight"),
+    ],
+)
+def test_training_of_one_parameter(transformers, torch, name, trained):  # noqa: F811
+    """The others are frozen. A loss of the attentions that depend on it is refused, also beside another loss.
+
+    Those of the first layer do not depend on its v.
+    """
+    model = pair(transformers, name, **({} if name != "T5" else dict(kind="ForConditionalGeneration", **T5)))[1]
+    parameter = model.requires_grad_(False).get_parameter(trained).requires_grad_()
+    words = {"decoder_input_ids": torch.randint(97, (2, 7))} if name == "T5" else {}
+    output = model(input_ids=torch.randint(97, (2, 17)), output_attentions=True, **words)
+    attentions = output.encoder_attentions if name == "T5" else output.attentions
+    loss = output.logits.square().sum()
+    expected = torch.autograd.grad(loss, parameter, retain_graph=True)[0]
+    assert expected.any()
+    for layer, x in enumerate(attentions):
+        both = loss + x.square().sum()
+        if layer == 0 and "v_proj" in trained:
+            assert torch.equal(torch.autograd.grad(both, parameter, retain_graph=True)[0], expected)
+            continue
+        with pytest.raises(NotImplementedError, match="does not support gradients of output_attentions; use eager"):
+            torch.autograd.grad(both, parameter, retain_graph=True)
 
 
 def test_torch_compile(transformers, torch):  # noqa: F811
