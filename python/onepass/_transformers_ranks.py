@@ -27,7 +27,8 @@ class Block:
         ranks = ranks_of(group)
         check_layout(layout, ranks)
         self.layout, self.group, self.options, self.rank = layout, group, options, ranks.me
-        self._checked: Any = lambda: None  # the position ids that were right: one comparison for all layers
+        # The position ids that were right, and their version then: one comparison for all layers.
+        self._checked: tuple[Any, int] = lambda: None, 0
 
     def check_mask(
         self, mask_function: Any, attention_mask: Any = None, local_size: Any = None, config: Any = None, **more: Any
@@ -69,7 +70,11 @@ class Block:
 
     def _check_positions(self, device: Any, given: Any) -> None:
         """Each rank's model counts its rows from 0 unless it is told."""
-        if given is None or given.dim() > 2 or torch.compiler.is_compiling() or given is self._checked():
+        if given is None or given.dim() > 2 or torch.compiler.is_compiling():
+            return
+        # None: an inference tensor does not count its changes, and is compared in every layer.
+        version = None if given.is_inference() else given._version
+        if version is not None and given is self._checked[0]() and version == self._checked[1]:
             return
         whole = self.layout.positions(self.rank, given.device)
         right = [whole]
@@ -78,7 +83,8 @@ class Block:
             right.append(whole - starts[torch.searchsorted(starts, whole, right=True) - 1])
         if not any(given.shape[-1] == len(x) and bool((given == x).all()) for x in right):
             self._refuse(device, f"position_ids must be layout.positions({self.rank}) (got others)")
-        self._checked = weakref.ref(given)
+        if version is not None:
+            self._checked = weakref.ref(given), version
 
     def _refuse(self, device: Any, sentence: str) -> None:
         """Raises on all ranks: those without a complaint hear of it in their next call."""

@@ -56,6 +56,29 @@ def test_every_rank_hears_what_is_not_supported(tmp_path):
     }
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_positions_that_change_in_place_are_compared_again(inference):
+    """A buffer that a caller reuses is the same tensor with other positions."""
+    onepass.transformers.register()
+    model, layout = cases.model_of("Llama", "onepass").cpu(), Layout.contiguous(cases.LENGTH, 1)
+    ids, refused = cases.tokens()[0], r"^position_ids must be layout.positions\(0\) \(got others\)$"
+    with torch.inference_mode(inference), onepass.transformers.context_parallel(layout):
+        buffer = layout.positions(0)[None].clone()
+        assert buffer.is_inference() == inference
+
+        def logits(positions):
+            return model(ids, position_ids=positions, use_cache=False).logits
+
+        expected = logits(buffer)
+        buffer.add_(7)
+        for wrong in (buffer, buffer.clone()):
+            with pytest.raises(ValueError, match=refused):
+                logits(wrong)
+        buffer.sub_(7)
+        for right in (buffer, buffer, buffer.clone(), buffer.int()):
+            torch.testing.assert_close(logits(right), expected)
+
+
 def test_a_block_ends_with_an_error():
     onepass.transformers.register()
     model = cases.model_of("Llama", "onepass").cpu()
