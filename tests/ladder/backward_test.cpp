@@ -41,19 +41,6 @@ std::vector<Rung<T>> rungs() {
   };
 }
 
-const char* const kProblems[] = {
-    "fwd b1 h1 s64 d16 fp32",
-    "fwd b1 h1 s1 d1 fp32",
-    "fwd b1 h1 s37x61 d8/5 fp32",
-    "fwd b1 h1 s65x129 d7 fp32 causal_bottom_right",
-    "fwd b1 h1 s70x33 d8 fp32 causal_bottom_right",
-    "fwd b1 h1 s50 d8 fp32 window=9:4",
-    "fwd b1 h1 s40x63 d8 fp32 dropout=0.3 seed=5",
-    "fwd b1 h1 s63 d8/12 fp32 causal_bottom_right dropout=0.1 seed=7",
-    "fwd b1 h1 s5x0 d4 fp32",
-    "fwd b1 h1 s0x5 d4 fp32",
-};
-
 template <class T>
 void expect_close(const Gradients<T>& g, const reference::DenseGradients& want, double bound, const std::string& what) {
   EXPECT_LT(error_of(g.dq.outside(), want.dq.value), bound) << what << " dq";
@@ -62,7 +49,7 @@ void expect_close(const Gradients<T>& g, const reference::DenseGradients& want, 
 }
 
 TEST(Backward, EqualsTheOracleWithinFastMemory) {
-  for (const char* line : kProblems) {
+  for (const char* line : kDerivativeProblems) {
     const Sample sample(line);
     const reference::DenseGradients want = sample.gradients();
     for (const Index fast : {Index{1200}, Index{6000}, Index{1 << 20}}) {
@@ -82,7 +69,7 @@ TEST(Backward, EqualsTheOracleWithinFastMemory) {
 }
 
 TEST(Backward, CountsWhatItComputes) {
-  for (const char* line : kProblems) {
+  for (const char* line : kDerivativeProblems) {
     const Sample sample(line);
     for (const auto& rung : rungs<Counted>()) {
       Machine<Counted> machine(6000);

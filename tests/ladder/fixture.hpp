@@ -10,6 +10,20 @@
 
 namespace onepass::ladder {
 
+// Problems of the rungs that compute derivatives.
+inline constexpr const char* kDerivativeProblems[] = {
+    "fwd b1 h1 s64 d16 fp32",
+    "fwd b1 h1 s1 d1 fp32",
+    "fwd b1 h1 s37x61 d8/5 fp32",
+    "fwd b1 h1 s65x129 d7 fp32 causal_bottom_right",
+    "fwd b1 h1 s70x33 d8 fp32 causal_bottom_right",
+    "fwd b1 h1 s50 d8 fp32 window=9:4",
+    "fwd b1 h1 s40x63 d8 fp32 dropout=0.3 seed=5",
+    "fwd b1 h1 s63 d8/12 fp32 causal_bottom_right dropout=0.1 seed=7",
+    "fwd b1 h1 s5x0 d4 fp32",
+    "fwd b1 h1 s0x5 d4 fp32",
+};
+
 inline double number(double x) { return x; }
 inline double number(Counted x) { return x.value; }
 

@@ -10,19 +10,6 @@
 namespace onepass::ladder {
 namespace {
 
-const char* const kProblems[] = {
-    "fwd b1 h1 s64 d16 fp32",
-    "fwd b1 h1 s1 d1 fp32",
-    "fwd b1 h1 s37x61 d8/5 fp32",
-    "fwd b1 h1 s65x129 d7 fp32 causal_bottom_right",
-    "fwd b1 h1 s70x33 d8 fp32 causal_bottom_right",
-    "fwd b1 h1 s50 d8 fp32 window=9:4",
-    "fwd b1 h1 s40x63 d8 fp32 dropout=0.3 seed=5",
-    "fwd b1 h1 s63 d8/12 fp32 causal_bottom_right dropout=0.1 seed=7",
-    "fwd b1 h1 s5x0 d4 fp32",
-    "fwd b1 h1 s0x5 d4 fp32",
-};
-
 template <class T>
 struct Results {
   ForwardMode<T> mode;
@@ -56,7 +43,7 @@ void expect_right(const Sample& sample, Index fast, double bound, const std::str
 }
 
 TEST(TangentRungs, EqualTheOracleWithinFastMemory) {
-  for (const char* line : kProblems) {
+  for (const char* line : kDerivativeProblems) {
     const Sample sample(line);
     for (const Index fast : {Index{2400}, Index{9000}, Index{1 << 20}}) {
       expect_right<double>(sample, fast, 1e-12, text(line, ", ", fast, " bytes"));
@@ -66,7 +53,7 @@ TEST(TangentRungs, EqualTheOracleWithinFastMemory) {
 }
 
 TEST(TangentRungs, CountWhatTheyCompute) {
-  for (const char* line : kProblems) {
+  for (const char* line : kDerivativeProblems) {
     const Sample sample(line);
     Machine<Counted> machine(9000);
     Counted::operations = Counted::exponentials = 0;
