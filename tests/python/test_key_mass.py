@@ -141,19 +141,26 @@ def packed_case(rng, cu_q, cu_k):
     return q, normal(rng, (total_k, 2, 40)), normal(rng, (total_k, 2, 24))
 
 
-@pytest.mark.parametrize("feature", ["plain", "causal", "alibi of the batch", "bias of heads", "score_mod", "mask_mod"])
-def test_packed_documents(rng, feature):
-    cu_q, cu_k = (np.array(x, np.int32) for x in ([0, 20, 20, 37], [0, 31, 40, 65]))
-    q, k, v = packed_case(rng, cu_q, cu_k)
+def documents(rng, feature):
+    """(q, k, lse, boundaries, options) of three packed documents; the second has no rows."""
+    lengths = {f"cu_seqlens_{x}": np.array(cu, np.int32) for x, cu in (("q", [0, 20, 20, 37]), ("k", [0, 31, 40, 65]))}
+    q, k, v = packed_case(rng, *lengths.values())
     options = dict(FEATURES[feature])
     if feature == "bias of heads":
         options["bias"] = rand(HEADS, 20, 31)
+    if feature == "bias of keys":
+        options["bias"] = rand(HEADS, 1, 31)
     if feature == "alibi of the batch":
         options["alibi_slopes"] = rand(3, HEADS) ** 2
-    lengths = dict(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
     _, lse = onepass.attention(q, k, v, return_lse=True, **lengths, **options)
+    return q, k, lse, lengths, options
+
+
+@pytest.mark.parametrize("feature", ["plain", "causal", "alibi of the batch", "bias of heads", "score_mod", "mask_mod"])
+def test_packed_documents(rng, feature):
+    q, k, lse, lengths, options = documents(rng, feature)
     mass, maps = np.zeros((HEADS, 65)), np.zeros((3, HEADS, 20, 31))
-    for b, (rows, keys, own) in enumerate(reference.sequences(cu_q, cu_k, options)):
+    for b, (rows, keys, own) in enumerate(reference.sequences(*lengths.values(), options)):
         p = textbook(reference.alone(q[rows]), reference.alone(k[keys]), **own)[0]
         mass[:, keys] = p.sum(1)
         maps[b, :, : p.shape[1], : p.shape[2]] = p

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 from conftest import same
-from test_key_mass import DTYPES, FEATURES, HEADS, KEYS, ROWS, TABLE, made, packed_case, rand
+from test_key_mass import DTYPES, FEATURES, HEADS, KEYS, ROWS, TABLE, documents, made, rand
 
 
 def pieces(options):
@@ -35,19 +35,11 @@ def test_packed_documents(rng, jax, feature):
     """Boundaries that are known, and traced ones, which need the lengths of the map."""
     import onepass.jax
 
-    cu_q, cu_k = (np.array(x, np.int32) for x in ([0, 20, 20, 37], [0, 31, 40, 65]))
-    q, k, v = packed_case(rng, cu_q, cu_k)
-    options = dict(FEATURES[feature])
-    if feature == "bias of heads":
-        options["bias"] = rand(HEADS, 20, 31)
-    if feature == "bias of keys":
-        options["bias"] = rand(HEADS, 1, 31)
-    lengths = dict(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
-    _, lse = onepass.attention(q, k, v, return_lse=True, **lengths, **options)
+    q, k, lse, lengths, options = documents(rng, feature)
     expected = onepass.weights(q, k, lse, **lengths, **options)
     same(onepass.jax.weights(q, k, lse, **lengths, **options), expected)
     traced = jax.jit(functools.partial(onepass.jax.weights, max_seqlen_q=22, max_seqlen_k=33, **pieces(options)[1]))
-    if feature != "bias of heads" and feature != "bias of keys":
+    if "bias" not in options:
         found = np.asarray(traced(q, k, lse, **lengths))
         assert found.shape == (3, 22, 33) and not found[:, 20:].any() and not found[:, :, 31:].any()
         np.testing.assert_allclose(found[:, :20, :31], expected, rtol=1e-5, atol=1e-6)
