@@ -68,8 +68,8 @@ def measured(torch, onepass, case, options, timer):
             refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
         clocks[name] = lambda run=run: [timer.answer(run, options.seconds)["median_s"]]
-    ours, forward = results.pop("onepass"), results.pop("forward", None)
-    del forward
+    ours = results.pop("onepass")
+    results.pop("forward")
     far = {name: [float((x - y).abs().max()) for x, y in zip(ours, r, strict=True)] for name, r in results.items()}
     seconds = medians(in_turn(clocks, options.rounds, options.pause))
     name = f"b{batch} h{heads} s{seq} d{dim} {dtype}{' causal' if causal else ''}"

@@ -89,11 +89,11 @@ class Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Any:
-        return attention(*args)
+        return attention(*args[: len(NAMES)])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        c = Call(*inputs)
+        c = Call(*inputs[: len(NAMES)])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[2])
         saved = (*c[: len(INPUTS)], *output[:2], *(c.mod_buffers or ()))
@@ -106,6 +106,8 @@ class Differentiable(torch.autograd.Function):
         inputs, buffers = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) + 2 :]
         c = Call(*inputs, list(buffers) or None, *ctx.options)
         given = dict(zip(NAMES, tangents))
+        if any(tangent is not None for tangent in tangents[len(NAMES) :]):
+            raise NotImplementedError("onepass.torch.attention does not support a tangent of mod_buffers")
         for name in INPUTS:
             if given[name] is not None and name not in TANGENTS:
                 raise NotImplementedError(f"onepass.torch.attention does not support a tangent of {name}")
@@ -126,7 +128,12 @@ class Differentiable(torch.autograd.Function):
         inputs, (out, lse, *mod_buffers) = ctx.saved_tensors[: len(INPUTS)], ctx.saved_tensors[len(INPUTS) :]
         wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
         grads = _gradients(inputs, (mod_buffers or None, *ctx.options), out, lse, wanted, dout, dlse)
-        return *grads, *(None,) * (len(NAMES) - len(grads))
+        return *grads, *(None,) * (len(ctx.needs_input_grad) - len(grads))
+
+
+def differentiable(c: Any) -> Any:
+    """The results of a Call. Its buffers stand behind it once more, because autograd sees no tensor in a list."""
+    return Differentiable.apply(*c, *(c.mod_buffers or ()))
 
 
 # PyTorch (2.15) has no public access to the dispatcher's thread state, to calls below autograd, or to whether forward
@@ -181,7 +188,7 @@ def forward(c: Any) -> Any:
 def dispatched(*args: Any) -> Any:
     if transformed():
         c = Call(*args)._replace(return_lse=True)
-        return at_once(c, True) or Differentiable.apply(*c)
+        return at_once(c, True) or differentiable(c)
     return attention(*args)
 
 
@@ -220,7 +227,7 @@ def _has_tangents(tensors: Any) -> bool:
 def _with_autograd(*args: Any) -> Any:
     if not transformed() and _has_tangents(args[: len(INPUTS)]):
         c = Call(*args)._replace(return_lse=True)
-        return at_once(c, False) or Differentiable.apply(*c)
+        return at_once(c, False) or differentiable(c)
     if transformed() or not needs_gradient(args):
         return _forward_below(*args)
     c = Call(*args)._replace(return_lse=True)

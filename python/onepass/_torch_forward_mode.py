@@ -8,23 +8,31 @@ and of a dual level, without a gradient in reverse mode. They compute both resul
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 
-from ._torch_op import CACHE, INPUTS, TANGENTS, Call, compute_tangents
+from ._torch_op import CACHE, DEFAULTS, FORWARD_ONLY, INPUTS, TANGENTS, Call, compute_tangents
 
-_functorch = torch._C._functorch  # PyTorch (2.15) has no public view of the transformations that are active
+try:  # PyTorch (2.15) has no public view of the transformations that are active
+    from torch._C._functorch import (
+        TransformType,
+        get_interpreter_stack,
+        get_unwrapped,
+        is_functorch_wrapped_tensor,
+    )
+    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+except ImportError:  # another PyTorch: the general path takes all calls
+    temporarily_pop_interpreter_stack = None
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _one_jvp() -> bool:
     """True if torch.func.jvp is the only transformation."""
-    stack = _functorch.get_interpreter_stack()
-    return len(stack) == 1 and stack[0].key() == _functorch.TransformType.Jvp
+    stack = get_interpreter_stack()
+    return len(stack) == 1 and stack[0].key() == TransformType.Jvp
 
 
 def _unwrapped(x: Any) -> Any:
-    return _functorch.get_unwrapped(x) if _functorch.is_gradtrackingtensor(x) else x
+    return get_unwrapped(x) if is_functorch_wrapped_tensor(x) else x
 
 
 def _parts(x: Any) -> Any:
@@ -39,15 +47,17 @@ def _is_plain(x: Any) -> bool:
     return (
         type(x) in _PLAIN_KINDS
         and x.device.type in ("cpu", "cuda")
-        and not (x.is_neg() or x._is_zerotensor() or _functorch.is_functorch_wrapped_tensor(x))
+        and not (x.is_neg() or x._is_zerotensor() or is_functorch_wrapped_tensor(x))
         and not (x.requires_grad and torch.is_grad_enabled())
     )
 
 
 def _leaves_alone() -> bool:
-    """True if no mode of PyTorch wants to see the operator."""
-    return not (
+    """True if no mode of PyTorch wants to see the operator, and forward mode is on."""
+    return torch._C._is_fwd_grad_enabled() and not (
         torch._C._len_torch_dispatch_stack()
+        or torch.is_inference_mode_enabled()
+        or torch.autograd._profiler_enabled()
         or torch.jit.is_tracing()
         or torch.is_autocast_enabled("cpu")
         or torch.is_autocast_enabled("cuda")
@@ -56,10 +66,12 @@ def _leaves_alone() -> bool:
 
 
 def at_once(c: Any, transformed: bool) -> Any:
-    """(out, lse, None) with tangents, or None: then the general path computes or refuses the call. c: a Call."""
-    if c.fp8 is not None or c.return_max or any(getattr(c, name) is not None for name in CACHE):
+    """The operator's results with tangents, or None: then the general path computes or refuses the call. c: a Call."""
+    if any(getattr(c, name) != getattr(DEFAULTS, name) for name in FORWARD_ONLY):
         return None
-    if transformed and not _one_jvp() or not _leaves_alone():
+    if any(getattr(c, name) is not None for name in CACHE) or c.k.dtype != c.q.dtype or c.q.dtype.itemsize == 1:
+        return None
+    if temporarily_pop_interpreter_stack is None or transformed and not _one_jvp() or not _leaves_alone():
         return None
     pairs = dict(zip(INPUTS, map(_parts, c)))
     moving = {name: tangent for name, (_, tangent) in pairs.items() if tangent is not None}
@@ -68,7 +80,7 @@ def at_once(c: Any, transformed: bool) -> Any:
         return None
     primals = [primal for primal, _ in pairs.values()]
     given = [x for x in (*primals, *moving.values(), *(x for x, _ in buffers)) if x is not None]
-    if not all(map(_is_plain, given)) or c.k.dtype != c.q.dtype:
+    if not all(map(_is_plain, given)):
         return None
     options = c[len(INPUTS) + 1 :]
     arguments = Call(*primals, [x for x, _ in buffers] or None, *options)
@@ -79,4 +91,5 @@ def at_once(c: Any, transformed: bool) -> Any:
     else:
         with torch.no_grad():
             tout, tlse, out, lse = compute_tangents(*arguments, *tangents)
-    return forward_ad.make_dual(out, tout), forward_ad.make_dual(lse, tlse), None
+    none = out.new_empty(0, dtype=torch.float32)  # the operator's third result
+    return forward_ad.make_dual(out, tout), forward_ad.make_dual(lse, tlse), none

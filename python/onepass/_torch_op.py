@@ -46,6 +46,10 @@ def _same_words(function: Any) -> tuple[str, ...]:
 WORDS, _BACKWARD_WORDS = _same_words(onepass.attention), _same_words(onepass.attention_backward)
 _TANGENT_WORDS = tuple(name for name in _same_words(onepass.jvp) if name != "return_lse")
 _SECOND_WORDS = _same_words(onepass.backward_jvp)
+# Options of the forward that forward mode does not have. `implementation` names another kernel in each.
+FORWARD_ONLY = ("implementation", *(name for name in WORDS if name not in _TANGENT_WORDS and name != "return_lse"))
+FORWARD_ONLY += ("accumulation", "fp8", "out_dtype")
+DEFAULTS = Call(None, None, None)
 
 # True if libonepass_torch.so has registered the operators, which then compute by its kernels.
 LOADED = hasattr(torch.ops.onepass, "attention")

@@ -6,7 +6,7 @@ import torch
 from torch import library as operators
 
 from ._torch_autograd import Differentiable, dispatched
-from ._torch_op import DIFFERENTIABLE, INPUTS, OPERATORS, Call
+from ._torch_op import DIFFERENTIABLE, INPUTS, NAMES, OPERATORS, Call
 from ._torch_second import Along, Gradients, Second, dispatched_backward
 
 
@@ -34,6 +34,7 @@ def _folds(c: Any, d: Any) -> bool:
 
 
 def forward(info: Any, in_dims: Any, *args: Any) -> Any:
+    args, in_dims = args[: len(NAMES)], in_dims[: len(NAMES)]  # without the buffers of differentiable()
     c, d = Call(*args), Call(*in_dims)
     if not _folds(c, d):
         return _each(dispatched, info, in_dims, args)

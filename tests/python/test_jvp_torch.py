@@ -159,3 +159,92 @@ def test_a_jvp_alone_computes_once(torch, monkeypatch):
         ):
             with pytest.raises(AssertionError, match="general path"):
                 needs_more()
+
+
+OPTIONS = {
+    "masks": {"mask": "causal_bottom_right", "window": (3, -1)},
+    "scores": {"softcap": 2.0, "scale": 0.3},
+    "dropout": {"dropout_p": 0.3, "seed": 5},
+    "score_mod": {"score_mod": "score + 0.1f * q_index"},
+    "threads": {"threads": 1},
+    "entropy": {"return_entropy": True},
+    "maxima": {"return_max": True},
+    "invariant": {"batch_invariant": True},
+    "unified": {"unified_max": 1.0},
+    "accumulation": {"accumulation": "fast"},
+    "partial": {"partial": True, "out_dtype": "float32", "dtype": "bfloat16"},
+    "wide out": {"out_dtype": "float32", "dtype": "bfloat16"},
+    "implementation": {"implementation": "cpu.plain"},
+    "fp8": {"fp8": True},
+    "tokens first": {"layout": "bshd"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("way", ["torch.func", "dual", "vmap", "inference mode", "autocast"])
+def test_one_call_and_the_general_path_agree(torch, monkeypatch, name, way):
+    """In results and their dtypes, or in the refusal: an option that forward mode lacks is not lost."""
+    from onepass import _torch_autograd
+    from torch.autograd import forward_ad
+
+    options = dict(OPTIONS[name])
+    dtype = getattr(torch, options.pop("dtype", "float32"))
+    if "out_dtype" in options:
+        options["out_dtype"] = getattr(torch, options["out_dtype"])
+    (q, k, v, _), (tq, *_) = torch_case(torch)
+    if options.get("layout") == "bshd":
+        q, k, v, tq = (x.transpose(1, 2) for x in (q, k, v, tq))
+    q, k, v, tq = (x.to(dtype) for x in (q, k, v, tq))
+
+    def call(x):
+        with torch.inference_mode(way == "inference mode"), torch.autocast("cpu", torch.bfloat16, way == "autocast"):
+            return onepass.torch.attention(x, k, v, **options)
+
+    def run():
+        if way == "vmap":
+            return torch.func.jvp(torch.func.vmap(call), (q[None],), (tq[None],))
+        if way != "dual":
+            return torch.func.jvp(call, (q,), (tq,))
+        with forward_ad.dual_level():
+            found = call(forward_ad.make_dual(q, tq))
+            return [tuple(forward_ad.unpack_dual(x)) for x in (found if isinstance(found, tuple) else (found,))]
+
+    def answer():
+        try:
+            return run()
+        except Exception as error:  # noqa: BLE001 - both must refuse alike
+            return f"{type(error).__name__}: {error}"
+
+    once = answer()
+    monkeypatch.setattr(_torch_autograd, "at_once", lambda *_: None)
+    general = answer()
+    if isinstance(once, str) or isinstance(general, str):
+        assert once == general
+    else:
+        torch.testing.assert_close(once, general, rtol=1e-5, atol=1e-5)
+
+
+def test_the_operator_has_three_results_with_tangents(torch):
+    from torch.autograd import forward_ad
+
+    (q, k, v, _), (tq, *_) = torch_case(torch)
+    with forward_ad.dual_level():
+        out, lse, most = torch.ops.onepass.attention(forward_ad.make_dual(q, tq), k, v)
+        assert forward_ad.unpack_dual(out).tangent is not None and most.numel() == 0
+
+
+def test_a_tangent_of_a_buffer_is_refused(torch):
+    (q, k, v, _), (tq, *_) = torch_case(torch)
+    table = torch.ones(9)
+
+    def call(x, table):
+        return onepass.torch.attention(x, k, v, score_mod="score + table[k_index]", mod_buffers={"table": table})
+
+    for jvp in (
+        lambda: torch.func.jvp(lambda t: call(q, t), (table,), (table,)),
+        lambda: torch.func.jvp(call, (q, table), (tq, table)),
+        lambda: torch.func.jvp(lambda t: torch.func.grad(lambda x: call(x, t).sum())(q), (table,), (table,)),
+        lambda: torch.func.jvp(lambda t: torch.func.vmap(lambda x: call(x, t))(q[None]), (table,), (table,)),
+    ):
+        with pytest.raises((NotImplementedError, RuntimeError), match="mod.buffer"):
+            jvp()
