@@ -117,7 +117,7 @@ def cases(ranks):
     """name -> (layout, scheme, tensors, options)"""
     rng = np.random.default_rng(1)
     zigzag, few = Layout.zigzag(LENGTH, ranks), inputs(LENGTH)
-    fours = Layout.zigzag(LENGTH, ranks, multiple=4)
+    fours, contiguous = Layout.zigzag(LENGTH, ranks, multiple=4), Layout.contiguous(LENGTH, ranks)
     cuts, shares = (0, 9, 9, 22, 39, LENGTH), [0, *(min(5, 2 * r) for r in range(1, ranks)), 5]
     sinks, slopes = rng.standard_normal(4).astype("float32"), np.abs(0.2 * rng.standard_normal(4)).astype("float32")
     more = {"causal": True, "documents": DOCUMENTS}
@@ -126,6 +126,8 @@ def cases(ranks):
     found = {}
     for scheme in SCHEMES:
         found[f"{scheme} causal"] = zigzag, scheme, few, {"causal": True}
+        if scheme == "gather":
+            found["gather contiguous window"] = contiguous, scheme, few, {"window": (9, 4)}
         if ranks != 3:  # each case is compiled for every rank
             continue
         found[f"{scheme} sinks"] = zigzag, scheme, few, {"causal": True, "window": (11, 0), "sinks": sinks}
@@ -163,6 +165,10 @@ def cases(ranks):
             "score_mod": "score - 0.05 * (head + q_index - k_index)",
         },
     )
+    if ranks == 3:
+        found["gather contiguous causal"] = contiguous, "gather", few, {"causal": True}
+        found["gather contiguous documents"] = contiguous, "gather", few, {**more, "window": (7, 0)}
+        found["gather everything"] = contiguous, "gather", few, {}
     found["auto"] = Layout.documents(DOCUMENTS, ranks), "auto", few, more
     return found
 
@@ -242,11 +248,13 @@ def transformed():
         if out.shape != nothing.shape or np.abs(out).max() != 0:
             wrong.append(f"no positions: {scheme}")
     lost = k.at[:, :, 20].set(jnp.nan)
-    for scheme in SCHEMES:
-        words = {"mesh": mesh_of(4), "axis": "seq", "layout": layout, "scheme": scheme, "causal": True}
-        out = layout.whole(onepass.jax.context_parallel_attention(given[0], layout.shard(lost), given[2], **words))
-        if not (jnp.isfinite(out[:, :, :20]).all() and jnp.isnan(out[:, :, 20:]).all()):
-            wrong.append(f"NaN: {scheme}")
+    neighbours = Layout.contiguous(LENGTH, 4), "gather", {"window": (11, 0)}
+    for layout, scheme, more in (*((layout, scheme, {}) for scheme in SCHEMES), neighbours):
+        words = {"mesh": mesh_of(4), "axis": "seq", "layout": layout, "scheme": scheme, "causal": True, **more}
+        out = layout.whole(onepass.jax.context_parallel_attention(*map(layout.shard, (q, lost, v)), **words))
+        seen = slice(20, 32 if more else LENGTH)
+        if not (jnp.isnan(out[:, :, seen]).all() and jnp.isnan(out).sum() == jnp.isnan(out[:, :, seen]).sum()):
+            wrong.append(f"NaN: {scheme} {more}")
     return wrong
 
 

@@ -16,15 +16,23 @@ import onepass.jax  # noqa: E402
 from onepass.jax import Layout, context_parallel_attention  # noqa: E402
 
 
-@pytest.mark.parametrize("cases, most", [("cases", 180), ("maxima", 80), ("fp8", 12), ("meshes", 50)])
-def test_every_feature_is_as_exact_as_on_one_device(cases, most):
-    """In a process of its own, because the number of devices is set before JAX starts."""
+def compared(cases, most):
+    """Runs cases in a process of their own, because the number of devices is set before JAX starts."""
     script = pathlib.Path(__file__).with_name(f"jax_ranks_{cases}.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env={**os.environ}, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []
     assert found["compared"] > most
+
+
+@pytest.mark.parametrize("cases, most", [("cases", 220), ("maxima", 80), ("fp8", 12), ("meshes", 50)])
+def test_every_feature_is_as_exact_as_on_one_device(cases, most):
+    compared(cases, most)
+
+
+def test_only_what_is_seen_travels():
+    compared("traffic", 50)
 
 
 def call(layout=None, **options):

@@ -1,4 +1,4 @@
-"""The keys of all ranks come, so each query meets all its keys in one call."""
+"""The keys that a rank sees come to it, so each query meets all its keys in one call."""
 
 import dataclasses
 from typing import Any
@@ -10,6 +10,7 @@ from onepass._ranks.plan import add_up, head_groups
 
 from .call import F32, Sums, out_dtype, rows_of
 from .device import Device, joined, nothing, side_sums
+from .exchange import Everything, exchange_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +31,21 @@ class Gather(Device):
 
             yield h, k[:, kv], v[:, kv], done if len(groups) > 1 else lambda results: results
 
-    def everybody(self, x: Any) -> Any:
-        """The shards of all ranks, one behind the other."""
-        return jax.lax.all_gather(x, self.axis, axis=2, tiled=True)
+    def _exchange(self, node: int | None = None) -> Any:
+        return exchange_of(self.plan, self.rows, node if self.plan.kind.by_unit else None)
 
-    def _moves(self, r: int, node: Any = None) -> list[tuple[slice, slice]]:
-        """Rows of the gathered shards, and rows of the keys that rank r sees, in their order."""
-        found = []
-        for source in range(self.ranks):
-            for a, b in self.plan.moves(source, r, node):
-                found.append((slice(source * self.rows + a.start, source * self.rows + a.stop), b))
-        return sorted(found, key=lambda x: int(x[1].start))
+    def everybody(self, *arrays: Any) -> list[Any]:
+        """Buffers with the rows of all shards that this rank sees."""
+        return self._exchange().come(self.axis, *arrays)
+
+    def _entries(self, r: int, node: int | None = None) -> list[Any]:
+        """The keys that rank r sees, in their order."""
+        exchange = self._exchange(node)
+        found = [entry for source in range(self.ranks) for entry in exchange.entries(source, r)]
+        return sorted(found, key=lambda entry: int(entry.keys.start))
 
     def _seen(self, r: int, x: Any) -> Any:
-        blocks = [x[:, :, a] for a, _ in self._moves(r)]
+        blocks = [x[:, :, entry.buffer] for entry in self._entries(r)]
         return jnp.concatenate(blocks, 2) if blocks else x[:, :, :0]
 
     def forward(self, side: Any, q: Any, k: Any, v: Any) -> Any:
@@ -54,10 +56,10 @@ class Gather(Device):
         def branch(r: int) -> Any:
             return lambda side, q, k, v: self.results(r, side, h, q, k, v)
 
-        return self.by_rank(branch, side, q, self.everybody(k), self.everybody(v))
+        return self.by_rank(branch, side, q, *self.everybody(k, v))
 
     def results(self, r: int, side: Any, h: slice, q: Any, k: Any, v: Any) -> Any:
-        """(out, lse, row maxima) of rank r. k, v: the shards of everybody."""
+        """(out, lse, row maxima) of rank r. k, v: the buffers of everybody."""
         k, v = self._seen(r, k), self._seen(r, v)
         found = [nothing(q[:, :, :0], v, out_dtype(q), self.call.return_max)]
         for part in sorted(self.plan.gather_parts(r), key=lambda part: tuple(part.rows)):
@@ -83,31 +85,50 @@ class Gather(Device):
         def branch(r: int) -> Any:
             return lambda side, given, k, v: self.gradients(r, side, h, given, k, v)
 
-        sums, home = self.by_rank(branch, side, given, self.everybody(k), self.everybody(v))
+        sums, home = self.by_rank(branch, side, given, *self.everybody(k, v))
         return sums, self.arrived(home)
 
     def gradients(self, r: int, side: Any, h: slice, given: Any, k: Any, v: Any) -> Any:
-        """(sums by name, gradients of everybody's K and V side by side, by what rank r sends home)"""
-        most = max(len(self.plan.nodes(rank)) for rank in range(self.ranks))
+        """(sums by name, for each of the plan's nodes a buffer with gradients of K and V side by side)"""
         keys, sums = (self._seen(r, k), self._seen(r, v)), side_sums(side)
         sums.zeros("dq", given[2].shape)
-        home = jnp.zeros((most, *k.shape[:3], k.shape[3] + v.shape[3]), F32)
-        for i, (node, dkv) in enumerate(zip(self.plan.nodes(r), self._sums(r, side, h, given, keys, sums))):
-            for a, b in self._moves(r, node) if dkv is not None else ():
-                home = home.at[i, :, :, a].set(dkv[:, :, b])
+        home = []
+        found = self._sums(r, side, h, given, keys, sums)
+        for node in range(max(len(self.plan.nodes(rank)) for rank in range(self.ranks))):
+            x = jnp.zeros((*k.shape[:2], self._exchange(node).total, k.shape[3] + v.shape[3]), F32)
+            if node < len(found) and found[node] is not None:
+                for entry in self._entries(r, node):
+                    x = x.at[:, :, entry.buffer].set(found[node][:, :, entry.keys])
+            home.append(x)
         return sums.by_name, home
 
-    def arrived(self, home: Any) -> Any:
-        """The gradients of this rank's K and V side by side, from what all ranks send home."""
-        blocks = home.reshape(*home.shape[:3], self.ranks, self.rows, home.shape[4]).transpose(3, 0, 1, 2, 4, 5)
-        found, slots, order = self.to_each(blocks), [], self.plan.home()
-        for r in range(self.ranks):
-            for i in range(len(self.plan.nodes(r))):
-                slots.append(found[r, i])
+    def arrived(self, home: list[Any]) -> Any:
+        """The gradients of this rank's K and V side by side, from the buffers of all ranks."""
+        exchanges = [self._exchange(node) for node in range(len(home))]
+        found = [exchange.go_home(self.axis, x) for exchange, x in zip(exchanges, home)]
+
+        def branch(r: int) -> Any:
+            return lambda *found: self._total(r, exchanges, found)
+
+        if all(isinstance(exchange, Everything) for exchange in exchanges):  # rows of a rank are at the same place
+            return branch(0)(*found)
+        return self.by_rank(branch, *found)
+
+    def _total(self, r: int, exchanges: Any, found: Any) -> Any:
+        """The sum of the gradients that came home to rank r, in the order of the plan."""
+        slots: list[Any] = []
+        order, shape = self.plan.home(), (*found[0].shape[:2], self.rows, found[0].shape[3])
+        for rank in range(self.ranks):
+            for node in range(len(self.plan.nodes(rank))):
+                places = exchanges[node].returned(r, rank)
+                x: Any = jnp.zeros(shape, F32) if places else None
+                for buffer, shard in places:
+                    x = x.at[:, :, shard].set(found[node][:, :, buffer])
+                slots.append(x)
                 add_up(slots, order.additions.get(len(slots) - 1, ()))
         (slot,) = order.slots
         total = slots[slot]  # absent terms and terms of 0 have the same bits; XLA would drop "+ 0.0"
-        return jnp.where(total == 0, 0.0, total)  # -0 becomes 0
+        return jnp.zeros(shape, F32) if total is None else jnp.where(total == 0, 0.0, total)  # -0 becomes 0
 
     def _sums(self, r: int, side: Any, h: slice, given: Any, keys: Any, sums: Sums) -> list[Any]:
         """An array to go home for each of the plan's nodes; None is zero."""

@@ -64,8 +64,8 @@ class Mesh(Ulysses):
                     table[n, r, rows] = run
         return jnp.moveaxis(jnp.take(x, self._here(table), 2, mode="fill", fill_value=0), 2, 0)
 
-    def _everybody(self, x: Any) -> Any:
-        return self._gather().everybody(x)
+    def _everybody(self, *keys: Any) -> Any:
+        return self._gather().everybody(*keys)
 
     def _results(self, r: int, side: Any, of: slice, q: Any, k: Any, v: Any) -> Any:
         yield slice(None), self._gather().results(r // self.within, side, of, q, k, v)
@@ -80,5 +80,5 @@ class Mesh(Ulysses):
             sums.add(name, x, ...)
 
     def _home(self, dk: Any, dv: Any) -> Any:
-        home = self._gather().arrived(jnp.concatenate([dk, dv], 3)[None])
+        home = self._gather().arrived([jnp.concatenate([dk, dv], 3)])
         return jnp.split(home, [dk.shape[3]], 3)

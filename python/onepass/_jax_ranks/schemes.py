@@ -138,7 +138,7 @@ class Ulysses(Device):
 
             return run
 
-        keys = [self._everybody(self._to_heads(x, read)) for x in (k, v)]
+        keys = self._everybody(*(self._to_heads(x, read) for x in (k, v)))
         out, *of_rows = self.by_rank(branch, side, self._to_heads(q, mine), *keys)
         shown = jnp.arange(self.rows) < self._count()
         home = [None if x is None else self._to_rows(x[..., None], mine)[..., 0] for x in of_rows]
@@ -149,9 +149,9 @@ class Ulysses(Device):
         layout = self.plan.layout
         return jnp.array([layout.count(r) for r in range(layout.ranks)])[jax.lax.axis_index(self.axes)]
 
-    def _everybody(self, x: Any) -> Any:
-        """The keys that calls slice, from all rows of this rank's heads."""
-        return x
+    def _everybody(self, *keys: Any) -> Any:
+        """The K and V that calls slice, from all rows of this rank's heads."""
+        return keys
 
     def _results(self, r: int, side: Any, of: slice, q: Any, k: Any, v: Any) -> Any:
         """(rows, results) of the calls of some heads."""
@@ -191,7 +191,7 @@ class Ulysses(Device):
 
         of_rows = [None if x is None else self._to_heads(x, mine) for x in (dout, q, out)]
         of_lse = [None if x is None else self._to_heads(x[..., None], mine)[..., 0] for x in (dlse, lse)]
-        keys = [self._everybody(self._to_heads(x, read)) for x in (k, v)]
+        keys = self._everybody(*(self._to_heads(x, read) for x in (k, v)))
         sums = self.by_rank(branch, side, of_rows[0], of_lse[0], of_rows[1], *keys, of_rows[2], of_lse[1])
         sums["dq"] = self._to_rows(sums["dq"], mine)
         dk, dv = (self._to_rows(x, read) for x in self._home(sums.pop("dk"), sums.pop("dv")))
