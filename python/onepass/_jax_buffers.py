@@ -16,10 +16,9 @@ from ._flex.read import expression
 from ._flex.scores import Steps, band, by_elements, by_head, floats, four, scores, upstream, weights
 from ._jax_derivative import primitive_of
 from ._jax_run import MOD, manual_axes, varying
-from ._jax_second import loop, refusal
+from ._jax_second import BESIDE_BUFFERS, loop, refused
 
 _ELEMENTS = 1 << 22  # of scores at a time
-_TWICE = "onepass.jax.attention does not support second derivatives beside a gradient of mod_buffers"
 
 
 def read_by_score(call: Any, values: Any) -> list[str]:
@@ -163,6 +162,14 @@ def _along_transpose(cotangents: Any, *operands: Any, call: Any, wanted: tuple[s
     return [None] * (n + 2) + [found.get(name) for name in wanted]
 
 
+def _refused_jvp(primitive: Any) -> Any:
+    def rule(primals: Any, tangents: Any, **how: Any) -> tuple[Any, Any]:
+        found = primitive.bind(*primals, **how)
+        return found, refused(found, tangents, BESIDE_BUFFERS)
+
+    return rule
+
+
 ad.primitive_transposes[along] = _along_transpose
-ad.primitive_jvps[along] = ad.primitive_jvps[gradients] = refusal(_TWICE)
+ad.primitive_jvps[along], ad.primitive_jvps[gradients] = _refused_jvp(along), _refused_jvp(gradients)
 batching.primitive_batchers[along], batching.primitive_batchers[gradients] = loop(along), loop(gradients)

@@ -13,11 +13,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ._jax_derivative import along, in_front, is_zero, one_of, primitive_of, zero_of
-from ._jax_run import folded, looped
+from ._jax_run import MOD, folded, looped
 
 _ONCE = "onepass.jax.attention does not support {}"
 TWICE = _ONCE.format("forward mode over forward mode")
 THRICE = _ONCE.format("third derivatives")
+BESIDE_BUFFERS = _ONCE.format("second derivatives beside a gradient of mod_buffers")
 
 
 def _upstream(operands: Any, dlse: bool) -> dict[str, Any]:
@@ -58,8 +59,9 @@ gradients = primitive_of("onepass_attention_gradients", _gradients, _gradients_t
 second = primitive_of("onepass_attention_second", _second, _second_types)
 # call, first, then: values, out, lse, tangents of the names `first` and `then` -> the second derivatives of out and lse
 twice = Primitive("onepass_attention_twice")
-# count: results, their number, and tangents -> derivatives that may be traced (a loss may detach them), not computed
-_refused = Primitive("onepass_attention_third")
+# count, sentence: results, their number, and tangents -> derivatives that may be traced (a loss may detach them), not
+# computed
+_refused = Primitive("onepass_attention_refused")
 
 
 def refusal(sentence: str) -> Any:
@@ -69,20 +71,29 @@ def refusal(sentence: str) -> Any:
     return refuse
 
 
-for _one_of_them, _sentence in ((twice, TWICE), (_refused, THRICE)):
+def _refuse(*operands: Any, sentence: str, **_: Any) -> Any:
+    raise NotImplementedError(sentence)
+
+
+for _one_of_them, _refusal in ((twice, refusal(TWICE)), (_refused, _refuse)):
     _one_of_them.multiple_results = True
-    _one_of_them.def_impl(refusal(_sentence))
-    mlir.register_lowering(_one_of_them, refusal(_sentence))
+    _one_of_them.def_impl(_refusal)
+    mlir.register_lowering(_one_of_them, _refusal)
 twice.def_abstract_eval(lambda *types, call, **_: list(types[len(call.names) : len(call.names) + 2]))
-_refused.def_abstract_eval(lambda *types, count: list(types[:count]))
+_refused.def_abstract_eval(lambda *types, count, sentence: list(types[:count]))
 
 # Within jit, as attention itself (_jax_derivative._called).
 _gradients_called = jax.jit(gradients.bind, static_argnames=("call", "wanted", "dlse"), inline=True)
 _second_called = jax.jit(second.bind, static_argnames=_STATIC, inline=True)
 
 
-def _thrice(found: Any, tangents: Any) -> Any:
-    return _refused.bind(*found, *(t for t in tangents if not is_zero(t)), count=len(found))
+def refused(found: Any, tangents: Any, sentence: str) -> Any:
+    """Derivatives of results that are refused where they are computed."""
+    return _refused.bind(*found, *(t for t in tangents if not is_zero(t)), count=len(found), sentence=sentence)
+
+
+def _moves_buffers(given: dict[str, Any]) -> bool:
+    return any(name.startswith(MOD) for name in given)
 
 
 # ------------------------------------------------------------------------------------------------ the gradients
@@ -103,6 +114,8 @@ def _gradients_jvp(primals: Any, tangents: Any, *, call: Any, wanted: Any, dlse:
     n = len(call.names)
     found = gradients.bind(*primals, call=call, wanted=wanted, dlse=dlse)
     given = {name: t for name, t in zip(call.names, tangents) if not is_zero(t)}
+    if _moves_buffers(given):
+        return found, refused(found, tangents, BESIDE_BUFFERS)
     beside = {name: t for name, t in zip(("tdout", "tdlse"), tangents[n + 2 :]) if not is_zero(t)}
     if not given and not beside:
         return found, [zero_of(x) for x in found]
@@ -124,7 +137,7 @@ def _second_jvp(primals: Any, tangents: Any, **how: Any) -> tuple[Any, Any]:
     m = len(how["call"].names) + 3 + how["dlse"]
     found = second.bind(*primals, **how)
     if not all(map(is_zero, tangents[:m])):
-        return found, _thrice(found, tangents)
+        return found, refused(found, tangents, THRICE)
     linear = dict(zip((*how["names"], *how["beside"]), tangents[m:]))
     kept = {name: t for name, t in linear.items() if not is_zero(t)}
     how |= {which: tuple(name for name in how[which] if name in kept) for which in ("names", "beside")}
@@ -156,6 +169,8 @@ def _along_jvp(primals: Any, tangents: Any, *, call: Any, wanted: tuple[str, ...
     if given:
         parts.append(along.bind(*primals[:n], *given.values(), call=call, wanted=tuple(given)))
     then = {name: t for name, t in zip(call.names, tangents) if not is_zero(t)}
+    if _moves_buffers(then):
+        return found, refused(found, tangents, BESIDE_BUFFERS)
     if then:
         parts.append(twice.bind(*primals, *then.values(), call=call, first=wanted, then=tuple(then)))
     if not parts:
@@ -167,7 +182,7 @@ def _twice_jvp(primals: Any, tangents: Any, **how: Any) -> tuple[Any, Any]:
     n = len(how["call"].names) + 2 + len(how["first"])
     found = twice.bind(*primals, **how)
     if not all(map(is_zero, tangents[:n])):
-        return found, _thrice(found, tangents)
+        return found, refused(found, tangents, THRICE)
     kept = {name: t for name, t in zip(how["then"], tangents[n:]) if not is_zero(t)}
     return found, twice.bind(*primals[:n], *kept.values(), **{**how, "then": tuple(kept)})
 
@@ -189,7 +204,7 @@ ad.primitive_jvps[along], ad.primitive_transposes[along] = _along_jvp, _along_tr
 ad.primitive_jvps[gradients], ad.primitive_transposes[gradients] = _gradients_jvp, _gradients_transpose
 ad.primitive_jvps[second], ad.primitive_transposes[second] = _second_jvp, _second_transpose
 ad.primitive_jvps[twice], ad.primitive_transposes[twice] = _twice_jvp, _twice_transpose
-ad.primitive_jvps[_refused] = ad.primitive_transposes[_refused] = refusal(THRICE)
+ad.primitive_jvps[_refused] = ad.primitive_transposes[_refused] = _refuse
 
 
 # ----------------------------------------------------------------------------------------------------------- vmap
@@ -218,10 +233,10 @@ def loop(primitive: Primitive) -> Any:
     return rule
 
 
-def _refused_vmap(operands: Any, dims: Any, *, count: int) -> tuple[Any, Any]:
+def _refused_vmap(operands: Any, dims: Any, *, count: int, sentence: str) -> tuple[Any, Any]:
     operands, mapped, size = in_front(operands, dims)
     results = [x if m else jnp.broadcast_to(x, (size, *x.shape)) for x, m in zip(operands[:count], mapped)]
-    return _refused.bind(*results, *operands[count:], count=count), (0,) * count
+    return _refused.bind(*results, *operands[count:], count=count, sentence=sentence), (0,) * count
 
 
 batching.primitive_batchers[gradients] = _gradients_vmap

@@ -196,5 +196,60 @@ def test_what_has_no_gradient_is_refused():
         jax.grad(
             lambda t: attention(*packed, score_mod="score * one", mod_buffers=t, cu_seqlens_q=cu, cu_seqlens_k=cu).sum()
         )({"one": t["one"]})
-    with pytest.raises(NotImplementedError, match="second derivatives beside a gradient of mod_buffers"):
-        jax.grad(lambda t: jax.grad(lambda t: scalar(mine, q, k, v, t))(t)["one"])(t)
+
+
+BESIDE = "onepass.jax.attention does not support second derivatives beside a gradient of mod_buffers"
+
+
+def loss_of(q, k, v, t):
+    return lambda q_, table: scalar(mine, q_, k, v, {**t, "table": table})
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_second_derivatives_are_refused(jit):
+    q, k, v, t = drawn()
+    loss, table = loss_of(q, k, v, t), t["table"]
+    by_q, by_table = jax.grad(loss), jax.grad(loss, 1)
+
+    def along_q(q, table):
+        return jax.jvp(lambda q: loss(q, table), (q,), (q,))[1]
+
+    def along_table(q, table):
+        return jax.jvp(lambda table: loss(q, table), (table,), (table,))[1]
+
+    for call in (
+        jax.grad(lambda table: by_q(q, table).sum()),
+        jax.grad(lambda table: by_table(q, table).sum()),
+        lambda table: jax.grad(lambda q: by_table(q, table).sum())(q),
+        jax.grad(lambda table: along_q(q, table)),
+        lambda table: jax.grad(lambda q: along_table(q, table))(q),
+        lambda table: jax.jvp(lambda x: by_q(q, x), (table,), (table,)),
+        lambda table: jax.jvp(lambda x: by_table(q, x), (table,), (table,)),
+        lambda table: jax.jvp(lambda q: by_table(q, table), (q,), (q,)),
+        lambda table: jax.jvp(lambda x: along_q(q, x), (table,), (table,)),
+        lambda table: jax.jvp(lambda q: along_table(q, table), (q,), (q,)),
+        jax.grad(lambda table: jax.vmap(by_q, (0, None))(q[None], table).sum()),
+    ):
+        with pytest.raises(NotImplementedError, match=BESIDE):
+            jit(call)(table)
+
+
+def test_a_loss_may_detach_what_has_no_second_derivative():
+    q, k, v, t = drawn()
+    loss, table = loss_of(q, k, v, t), t["table"]
+
+    def penalized(table):
+        gradients = jax.grad(loss, (0, 1))(q, table)
+        return loss(q, table) + sum(jax.lax.stop_gradient(x).sum() for x in gradients)
+
+    for call in (jax.grad(penalized), jax.jit(jax.grad(penalized))):
+        close(call(table), jax.grad(loss, 1)(q, table))
+
+
+def test_second_derivatives_by_q_beside_a_buffer():
+    q, k, v, t = drawn()
+
+    def penalty(f):
+        return jax.grad(lambda q: jnp.square(jax.grad(lambda q: scalar(f, q, k, v, t))(q)).sum())(q)
+
+    close(penalty(mine), penalty(dense))
