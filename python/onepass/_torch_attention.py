@@ -41,8 +41,8 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         torch.func and second derivatives do not take such a call.
       out, recomputed: as in ``onepass.attention``, and like there outside of autograd and torch.compile.
       mod_buffers: as in ``onepass.attention``. Those of floats that score_mod reads may require a gradient, which takes
-        a second pass in PyTorch's operations. Such a call has no second derivatives, and does not support packed
-        sequences, dropout and return_entropy.
+        a second pass in PyTorch's operations. Such a call has no second derivatives by these buffers, and does not
+        support packed sequences, dropout and return_entropy.
       fp8, unified_max: of the forward; a call with fp8 has no gradients.
       out_dtype: None (q's; bfloat16 of an fp8 q) or torch.float32, for partial results.
       deterministic: the same bits in every backward; also by torch.use_deterministic_algorithms.

@@ -11,7 +11,7 @@ from ._flex.arithmetic import number
 from ._flex.block_mask import BlockMask, and_masks, create_block_mask, noop_mask, or_masks  # noqa: F401  of onepass.torch
 from ._flex.scores import Steps
 from ._flex.text import Buffers, text
-from ._flex.torch_gradients import learned, scale_of, with_gradients
+from ._flex.torch_gradients import learned, scale_of, tensor_of, tied, with_gradients
 from ._flex.torch_gradients import max_scores as _max_scores
 
 
@@ -64,12 +64,14 @@ def flex_attention(
     options["mask_mod"] = None if seen is None else text(seen, buffers)
     given = buffers.given()
     if given is not None:
-        options["mod_buffers"] = {name: x.detach() for name, x in given.items()} if learned(given.values()) else given
+        lose = learned(given.values())
+        options["mod_buffers"] = {name: tensor_of(x).detach() for name, x in given.items()} if lose else given
     aux_lse = return_aux is not None and return_aux.lse
-    out, lse = ours.attention(query, key, value, scale=scale, return_lse=True, **options)
+    inputs = (tied(x, lost) for x in (query, key, value))
+    out, lse = ours.attention(*inputs, scale=scale, return_lse=True, **options)
     if lost:
         steps = Steps(scale_of(query, scale), score, seen)
-        out, lse = with_gradients(out, lse, query, key, value, steps, lost)
+        out, lse = with_gradients(out, lse, query, key, value, steps, buffers.arrays, lost)
     if return_aux is not None:
         found = _max_scores(query, key, scale, score, seen) if return_aux.max_scores else None
         return out, theirs.AuxOutput(lse=lse if aux_lse else None, max_scores=found)

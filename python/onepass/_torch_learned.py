@@ -2,22 +2,20 @@
 
 from typing import Any
 
-from . import _options, _torch_op, _values
+from . import _options, _torch_checks, _torch_op, _values
 from ._flex.derivative import by_loads
 from ._flex.read import expression
 from ._flex.scores import Steps, band, four
-from ._flex.torch_gradients import learned, scale_of, with_gradients
+from ._flex.torch_gradients import learned, scale_of, tied, with_gradients
 
 _REFUSED = ("cu_seqlens_q", "cu_seqlens_k", "dropout_p", "return_entropy", "fp8", "out", "recomputed", *_torch_op.CACHE)
 
 
 def wanted(given: dict[str, Any]) -> dict[str, Any]:
-    """The mod_buffers that require a gradient and that score_mod reads, by name. given: the keywords of attention."""
+    """The mod_buffers that require a gradient, by name. given: the keywords of attention."""
     buffers = dict(_options.mod_items(given["mod_buffers"]))
-    if not learned(buffers.values()):
-        return {}
-    read = [load.value for load, _ in by_loads(expression(given["score_mod"], buffers))]
-    return {name: x for name, x in buffers.items() if x.requires_grad and any(x is y for y in read)}
+    asked = learned(buffers.values())
+    return {name: x for name, x in buffers.items() if any(x is y for y in asked)}
 
 
 def attention(call: Any, given: dict[str, Any], names: dict[str, Any]) -> Any:
@@ -29,21 +27,27 @@ def attention(call: Any, given: dict[str, Any], names: dict[str, Any]) -> Any:
             raise RuntimeError(f"attention with {used} does not return the gradient of {name}; pass {name}.detach()")
     buffers = dict(_options.mod_items(given["mod_buffers"]))
     detached = {name: x.detach() if name in names else x for name, x in buffers.items()}
-    out, lse, *most = call(**{**given, "mod_buffers": detached, "return_lse": True})
+    ties = {name: tied(given[name], names.values()) for name in _torch_op.DIFFERENTIABLE}
+    out, lse, *most = call(**{**given, **ties, "mod_buffers": detached, "return_lse": True})
     first = _options.tokens_first(given["layout"])
     q, k, v, out, lse = ((x.swapaxes(1, 2) if first else x) for x in (given["q"], given["k"], given["v"], out, lse))
-    out, lse = with_gradients(out, lse, q, k, v, _steps(given, buffers, q, k), tuple(names.values()))
+    score = expression(given["score_mod"], buffers)
+    read = [load.value for load, _ in by_loads(score)]
+    lost = ((f"mod_buffers[{name!r}]", x) for name, x in names.items() if not any(x is y for y in read))
+    _torch_checks.refuse_lost(lost)
+    steps = _steps(given, score, buffers, q, k)
+    out, lse = with_gradients(out, lse, q, k, v, steps, tuple(buffers.values()), tuple(names.values()))
     out, lse = (x.swapaxes(1, 2) if first else x for x in (out, lse))
     results = (out, *((lse,) if given["return_lse"] else ()), *most)
     return results if len(results) > 1 else out
 
 
-def _steps(given: dict[str, Any], buffers: dict[str, Any], q: Any, k: Any) -> Steps:
+def _steps(given: dict[str, Any], score: Any, buffers: dict[str, Any], q: Any, k: Any) -> Steps:
     causal, align = _options._MASKS[given["mask"]]
     sides = _values.window_sides(given["window"])
     return Steps(
         scale_of(q, given["scale"]),
-        expression(given["score_mod"], buffers),
+        score,
         expression(given["mask_mod"], buffers) if given["mask_mod"] else None,
         given["softcap"] or 0.0,
         band(causal, align, given["align_offset"] or 0, sides, q.shape[2], k.shape[2]),

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import library as operators
 
+from ._flex.torch_gradients import BufferGradients, Captured, Refusing, Tied
 from ._torch_autograd import Differentiable, dispatched
 from ._torch_op import DIFFERENTIABLE, INPUTS, NAMES, OPERATORS, Call
 from ._torch_second import Along, Gradients, Second, dispatched_backward
@@ -77,11 +78,31 @@ def _second(info: Any, in_dims: Any, *args: Any) -> Any:
     return _each(Second.apply, info, in_dims, args)
 
 
+def _captured(info: Any, in_dims: Any, *args: Any) -> Any:
+    return _each(Captured.apply, info, in_dims, args)
+
+
+def _buffer_gradients(info: Any, in_dims: Any, *args: Any) -> Any:
+    return _each(BufferGradients.apply, info, in_dims, args)
+
+
+def _tied(info: Any, in_dims: Any, *args: Any) -> Any:
+    return Tied.apply(*args), in_dims[0]
+
+
+def _refusing(info: Any, in_dims: Any, x: Any) -> Any:
+    return Refusing.apply(x), in_dims[0]
+
+
 _rules: tuple[tuple[Any, Any], ...] = (
     (Differentiable, forward),
     (Along, _along),
     (Gradients, _gradients),
     (Second, _second),
+    (Captured, _captured),
+    (BufferGradients, _buffer_gradients),
+    (Tied, _tied),
+    (Refusing, _refusing),
 )
 for _function, _rule in _rules:
     _function.vmap = staticmethod(_rule)

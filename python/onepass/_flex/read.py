@@ -62,7 +62,9 @@ class _Reader:
         self.names |= {"true": literal(True), "false": literal(False), "INFINITY": literal(float("inf"))}
 
     def refuse(self) -> Any:
-        raise NotImplementedError("only texts that CPUs support have gradients of mod_buffers")
+        raise NotImplementedError(
+            "onepass does not support gradients of mod_buffers for an expression that only CUDA compiles"
+        )
 
     def peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
