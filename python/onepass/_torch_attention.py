@@ -50,6 +50,8 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
     Returns, Raises: as ``onepass.attention``.
     """
     if not is_compiling():
+        if options.get("mod_buffers"):
+            options["mod_buffers"] = _torch_learned.tensors(options["mod_buffers"])
         result = _onepass.torch_attention(q, k, v, options)  # ordinary calls
         if result is not None:
             return result
@@ -61,6 +63,8 @@ def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
         given.update(_words_of(block_mask, given))
     if callable(given["score_mod"]) or callable(given["mask_mod"]):
         given.update(texts(given))
+        if given["mod_buffers"] and not is_compiling():
+            given["mod_buffers"] = _torch_learned.tensors(given["mod_buffers"])
     if given["mod_buffers"] and given["score_mod"] and (names := _torch_learned.wanted(given)):
         return _torch_learned.attention(attention, given, names)
     out, return_max = given["out"], given["return_max"]

@@ -6,9 +6,14 @@ from . import _options, _torch_checks, _torch_op, _values
 from ._flex.derivative import by_loads
 from ._flex.read import expression
 from ._flex.scores import Steps, band, four
-from ._flex.torch_gradients import learned, scale_of, tied, with_gradients
+from ._flex.torch_gradients import learned, scale_of, tensor_of, tied, with_gradients
 
 _REFUSED = ("cu_seqlens_q", "cu_seqlens_k", "dropout_p", "return_entropy", "fp8", "out", "recomputed", *_torch_op.CACHE)
+
+
+def tensors(mod_buffers: Any) -> Any:
+    """mod_buffers whose arrays of NumPy are tensors: autograd saves nothing else."""
+    return {name: tensor_of(x) for name, x in _options.mod_items(mod_buffers)}
 
 
 def wanted(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Calls whose score_mod reads tensors that require a gradient: second derivatives, forward mode, vmap, Jacobians."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -190,6 +191,25 @@ def test_jacobians(call):
     _, table = leaves()
     with pytest.raises(NotImplementedError, match="does not support is_grads_batched beside a gradient"):
         torch.autograd.grad(some(table, call), table, torch.eye(6).view(6, 2, 3), is_grads_batched=True)
+
+
+# --------------------------------------------------------------------------------------------------------- other arrays
+def test_arrays_of_numpy():
+    """Beside a tensor that requires a gradient, and beside a q that does. One is read-only, and one is reversed."""
+    frozen = np.linspace(0, 1, N, dtype=np.float32)
+    frozen.flags.writeable = False
+    for array in (frozen, np.ascontiguousarray(frozen[::-1])[::-1]):
+        text, found = "score + table[k_index] * array[q_index]", []
+        for other in (array, torch.tensor(frozen)):
+            q, table = leaves()
+            buffers = {"array": other, "table": table}
+            outs = [onepass.torch.attention(q, K, V, score_mod=text, mod_buffers=buffers)]
+            outs.append(onepass.torch.flex_attention(q, K, V, lambda s, b, h, i, j, t=table, a=other: s + t[j] * a[i]))
+            outs.append(onepass.torch.attention(q, K, V, score_mod="score + a[k_index]", mod_buffers={"a": other}))
+            outs.append(onepass.torch.attention(q, K, V, score_mod=lambda s, b, h, i, j, a=other: s + a[j]))
+            found.append(torch.autograd.grad(sum(out.square().sum() for out in outs), (q, table)))
+        torch.testing.assert_close(*found)
+        assert found[0][1].norm() > 0.1
 
 
 def test_a_wrong_text_is_answered_by_its_reader():
