@@ -21,7 +21,7 @@ def refuse_masked(name: str, x: Any) -> None:
         )
 
 
-def _recorder(torch: Any) -> str | None:
+def recorder(torch: Any) -> str | None:
     """The recorder of torch's operations that repeats them later, or None."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"
@@ -58,9 +58,9 @@ def plain_tensor(name: str, x: Any, torch: Any, place: Any) -> Any:
             f"{name} must be a plain torch.Tensor (got a {kind.__module__}.{kind.__name__}, whose values are not in "
             "memory of its own)"
         )
-    if recorder := _recorder(torch):
+    if found := recorder(torch):
         raise RuntimeError(
-            f"{name} is being recorded by {recorder}, which does not see onepass: call onepass.torch.attention, or "
+            f"{name} is being recorded by {found}, which does not see onepass: call onepass.torch.attention, or "
             "call onepass outside of the recording"
         )
     differentiating = torch.autograd.forward_ad._current_level >= 0

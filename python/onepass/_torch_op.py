@@ -15,7 +15,7 @@ from torch import library as operators
 
 import onepass
 
-from . import _arrays, _devices, _onepass, _options, _quantize, _values
+from . import _arrays, _devices, _kinds, _onepass, _options, _quantize, _values
 
 # Inputs by the names of onepass.attention's arguments; gradients flow to the first six.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
@@ -193,6 +193,11 @@ TANGENTS = ("q", "k", "v", "bias", "sinks")  # inputs that have one
 
 def compute_tangents(*args: Any) -> Any:
     """(tout, tlse, out, lse) of the fields of a Call and of the tangents of TANGENTS, None for 0, on plain tensors."""
+    if recorder := _kinds.recorder(torch):
+        raise NotImplementedError(
+            f"onepass.torch.attention does not support forward mode while {recorder} records it, as "
+            "torch.func.linearize does: call torch.func.jvp"
+        )
     plain = [_detached(x) for x in args]  # primals may be dual tensors
     c, tangents = Call(*plain[: len(NAMES)]), dict(zip(TANGENTS, plain[len(NAMES) :]))
     named = {f"t{name}": _readable(t) for name, t in tangents.items()}

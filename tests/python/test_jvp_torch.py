@@ -248,3 +248,9 @@ def test_a_tangent_of_a_buffer_is_refused(torch):
     ):
         with pytest.raises((NotImplementedError, RuntimeError), match="mod.buffer"):
             jvp()
+
+
+def test_linearize_is_refused_in_a_sentence(torch):
+    (q, k, v, _), _ = torch_case(torch)
+    with pytest.raises(NotImplementedError, match="does not support forward mode while torch.fx records it"):
+        torch.func.linearize(lambda x: onepass.torch.attention(x, k, v), q)
