@@ -19,7 +19,7 @@ from onepass.jax import Layout, context_parallel_attention  # noqa: E402
 def compared(cases, most):
     """Runs cases in a process of their own, because the number of devices is set before JAX starts."""
     script = pathlib.Path(__file__).with_name(f"jax_ranks_{cases}.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env={**os.environ}, timeout=900)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env={**os.environ}, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []
