@@ -9,7 +9,7 @@ from torch.compiler import is_compiling
 
 from . import _onepass
 from ._options import _MASKS
-from ._torch_forward_mode import at_once
+from ._torch_forward_mode import PLAIN_KINDS, at_once
 from ._torch_op import (
     CACHE,
     DIFFERENTIABLE,
@@ -155,7 +155,6 @@ def _plain_state() -> Any:
 
 
 _INCLUDED, _EXCLUDED = _plain_state()
-_PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def undispatched(tensors: Any) -> bool:
@@ -167,7 +166,7 @@ def undispatched(tensors: Any) -> bool:
     if included & ~_INCLUDED or _EXCLUDED & ~excluded:
         return False
     for x in tensors:
-        if x is not None and (type(x) not in _PLAIN_KINDS or x.is_meta or x.is_neg() or x._is_zerotensor()):
+        if x is not None and (type(x) not in PLAIN_KINDS or x.is_meta or x.is_neg() or x._is_zerotensor()):
             return False
     return True
 

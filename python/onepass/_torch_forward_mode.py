@@ -5,6 +5,7 @@ The autograd.Function of _torch_autograd computes attention, and then attention 
 and of a dual level, without a gradient in reverse mode. They compute both results once here.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ try:  # PyTorch (2.15) has no public view of the transformations that are active
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 except ImportError:  # another PyTorch: the general path takes all calls
     temporarily_pop_interpreter_stack = None
-_PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
+PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _one_jvp() -> bool:
@@ -45,7 +46,7 @@ def _parts(x: Any) -> Any:
 
 def _is_plain(x: Any) -> bool:
     return (
-        type(x) in _PLAIN_KINDS
+        type(x) in PLAIN_KINDS
         and x.device.type in ("cpu", "cuda")
         and not (x.is_neg() or x._is_zerotensor() or is_functorch_wrapped_tensor(x))
         and not (x.requires_grad and torch.is_grad_enabled())
@@ -85,11 +86,8 @@ def at_once(c: Any, transformed: bool) -> Any:
     options = c[len(INPUTS) + 1 :]
     arguments = Call(*primals, [x for x, _ in buffers] or None, *options)
     tangents = [moving.get(name) for name in TANGENTS]
-    if transformed:
-        with temporarily_pop_interpreter_stack(), torch.no_grad():
-            tout, tlse, out, lse = compute_tangents(*arguments, *tangents)
-    else:
-        with torch.no_grad():
-            tout, tlse, out, lse = compute_tangents(*arguments, *tangents)
+    below = temporarily_pop_interpreter_stack() if transformed else contextlib.nullcontext()
+    with below, torch.no_grad():
+        tout, tlse, out, lse = compute_tangents(*arguments, *tangents)
     none = out.new_empty(0, dtype=torch.float32)  # the operator's third result
     return forward_ad.make_dual(out, tout), forward_ad.make_dual(lse, tlse), none

@@ -29,6 +29,13 @@ void add_rows(Tile<T>& c, Index terms, const A& a, const T* b, Index stride) {
   c.counts().matmul_flops += 2 * c.rows() * n * terms;
 }
 
+// Zeros in slow memory, tile_rows rows at a time.
+template <class T>
+void clear(Machine<T>& machine, Slow<T>& x, Index tile_rows) {
+  for (Index row = 0; row < x.rows(); row += tile_rows)
+    machine.store(machine.tile(std::min(tile_rows, x.rows() - row), x.cols()), x, row);
+}
+
 // c += a b, c += a b^T, c += a^T b. (Matrix units read their operands in either order, so turning b costs nothing.)
 template <class T>
 void add_product(Tile<T>& c, const Tile<T>& a, const Tile<T>& b) {

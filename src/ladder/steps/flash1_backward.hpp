@@ -52,9 +52,7 @@ Gradients<T> flash1_backward(Machine<T>& machine, const Head<T>& head, const For
   const Index n = head.seq_q(), keys = head.seq_k();
   const Format<T> stored = head.q.format();
   Gradients<T> g{Slow<T>(n, head.d(), stored), Slow<T>(keys, head.d(), stored), Slow<T>(keys, head.dv(), stored)};
-  for (Index row = 0; row < n; row += shape.rows) {
-    machine.store(machine.tile(std::min(shape.rows, n - row), head.d()), g.dq, row);
-  }
+  clear(machine, g.dq, shape.rows);
   for (Index key = 0; key < keys; key += shape.keys) {
     const Index count = std::min(shape.keys, keys - key);
     const Tile<T> k = machine.load(head.k, key, count), v = machine.load(head.v, key, count);
