@@ -9,6 +9,7 @@
 #include "cuda/gemm/gemv.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/jvp/jvp.hpp"
+#include "cuda/jvp/sm90/jvp.hpp"
 #include "cuda/merge/merge.hpp"
 #include "cuda/mixed/mixed.hpp"
 #include "cuda/mla/mla.hpp"
@@ -31,6 +32,7 @@ std::vector<const Implementation*> implementations() {
           &decode::kFp8Implementation,
           &sm90::kBackwardImplementation,
           &sm80::kBackwardImplementation,
+          &jvp::sm90::kImplementation,
           &jvp::kImplementation,
           &jvp::kPlainImplementation,
           &backward_plain::kFirstImplementation,

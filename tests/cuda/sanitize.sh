@@ -22,6 +22,7 @@ one() {
   case $family:$problem in
     rowstates:*) return ;;  # the first of two launches, on its own only on the host emulator
     jvpplain:*) implementation=cuda.jvp_plain ;;
+    jvpsm90:*) implementation=cuda.sm90_jvp ;;
     backwardjvp:*) implementation=cuda.backward_jvp ;;
     backwardplain:bwd_jvp*) implementation=cuda.backward_jvp_plain ;;
     backwardplain:*) implementation=cuda.backward_plain ;;

@@ -37,13 +37,13 @@ void set_alignment(const Problem& p, JvpConfig& c) {
              cuda::row_alignment(p, Role::tout) == 16;
 }
 
-std::string source_of(const JvpFeatures& f) {
+}  // namespace
+
+std::string features_source(const JvpFeatures& f) {
   return text(cuda::config_line("cuda/jvp/jvp_params.hpp", "onepass", "JvpFeatures jvp_features", f),
               "namespace onepass {\nconstexpr ForwardFeatures forward_features = jvp_features.forward;\n"
               "constexpr AttentionFeatures features = forward_features.attention;\n}\n");
 }
-
-}  // namespace
 
 cuda::TileShape tile_shape_of(const JvpConfig& c) { return {c.block_m(), c.block_n, 0}; }
 
@@ -86,12 +86,13 @@ Selected<JvpConfig> select_config(const Problem& p, int shared_bytes) {
 cuda::KernelProgram program_of(const JvpFeatures& f, const JvpConfig& c, const std::string& arch,
                                const std::string& mods) {
   return {"cuda/jvp/jvp.cuh", "attention_jvp",
-          text(source_of(f), cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "cuda::jvp::JvpConfig config", c),
+          text(features_source(f),
+               cuda::config_line("cuda/jvp/config.hpp", "onepass::mma", "cuda::jvp::JvpConfig config", c),
                sm80::tangents_of(f.forward.attention.input)),
           arch, mods};
 }
 cuda::KernelProgram plain_program(const JvpFeatures& f, const std::string& arch, const std::string& mods) {
-  return {"cuda/jvp/plain.cuh", "attention_jvp_plain", source_of(f), arch, mods};
+  return {"cuda/jvp/plain.cuh", "attention_jvp_plain", features_source(f), arch, mods};
 }
 
 }  // namespace onepass::cuda::jvp

@@ -4,38 +4,12 @@
 #include <tuple>
 
 #include "base/text.hpp"
-#include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/kernel_state.hpp"
+#include "cuda/jvp/launch.hpp"
 
 namespace onepass::cuda::jvp {
 namespace {
-
-// The part of a call that both kernels share: parameters and the packed mask.
-class Launch {
- public:
-  Launch(cuda::Kernels& kernels, const Problem& problem, const cuda::DeviceFacts& device, const cuda::TileShape& tile,
-         const std::shared_ptr<const Problem>& callers)
-      : decided(decided_jvp(problem, tile, device.l2_bytes)),
-        workspace_bytes(decided.tiles == 0 ? 0 : cuda::forward_workspace_bytes(problem, tile)),
-        mask_at_(cuda::mask_place(problem, tile)),
-        mask_(kernels, problem, tile, callers) {}
-
-  JvpParams params(const cuda::Call& call) const {
-    JvpParams params = decided;
-    bind_jvp(params, call.tensors, call.workspace);
-    params.counters = cuda::tile_counters(call);
-    mask_.pack(call, static_cast<std::byte*>(call.workspace) + mask_at_, params.mask);
-    return params;
-  }
-
-  const JvpParams decided;
-  const std::size_t workspace_bytes;
-
- private:
-  const std::size_t mask_at_;
-  const cuda::PackedMask mask_;
-};
 
 class State final : public cuda::KernelState {
  public:

@@ -17,6 +17,8 @@ Selected<JvpConfig> select_config(const Problem& problem, int shared_bytes);
 cuda::TileShape tile_shape_of(const JvpConfig& config);
 inline constexpr cuda::TileShape kPlainTile{kJvpPlainRows, 32, 0};
 
+// The text in front of a kernel's source: its features as constants.
+std::string features_source(const JvpFeatures& features);
 // arch: "sm_80"; mods: cuda::mods_source of the problem, differentiated.
 cuda::KernelProgram program_of(const JvpFeatures& features, const JvpConfig& config, const std::string& arch,
                                const std::string& mods = {});

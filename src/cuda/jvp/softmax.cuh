@@ -52,15 +52,27 @@ DEV BlockSums exponentiate_both(const float (&s)[N], const float (&ds)[N], Opera
   return sums;
 }
 
+// True for the whole warp if the largest scores tell that softmax_kept is right. A row that has seen no key yet, or a
+// NaN, says no.
+template <class Unit, int N>
+DEV bool fits_lazily(const float (&s)[N], const JvpRows& rows, const Unit& unit) {
+  float most[2] = {kNegInf, kNegInf};
+  each(s, [&](int j, const float& x) { most[row_of_element(j)] = fmaxf(most[row_of_element(j)], x); });
+  return __all_sync(0xffffffffu, onepass::fits_lazily(rows.weights.state[0], most[0], unit) &&
+                                     onepass::fits_lazily(rows.weights.state[1], most[1], unit));
+}
+
 // The reference stays. False, with nothing changed but w and x, for the whole warp if a sum or a reference has left its
-// range: then softmax_moved is due. A row that has seen no key yet asks for it by itself.
-template <class Unit, class Drop, int N>
+// range: then softmax_moved is due. A row that has seen no key yet asks for it by itself. kFits: fits_lazily has told
+// that the step is right, which is not asked again.
+template <bool kFits = false, class Unit, class Drop, int N>
 DEV bool softmax_kept(const float (&s)[N], const float (&ds)[N], Operand<Element, N>& w, Operand<Element, N>& x,
                       JvpRows& rows, const Unit& unit, const Drop& drop) {
   const decltype(unit.keep({})) r[2] = {unit.keep(rows.weights.state[0]), unit.keep(rows.weights.state[1])};
   const auto weight_of = [&](float score, int row) { return unit.lazy_weight(score, r[row]); };
   const BlockSums sums = exponentiate_both(s, ds, w, x, weight_of, drop);
-  if (__any_sync(0xffffffffu, !unit.lazy(rows.weights) || !(sums.l[0] + sums.l[1] <= kLazyLimit))) return false;
+  if constexpr (!kFits)
+    if (__any_sync(0xffffffffu, !unit.lazy(rows.weights) || !(sums.l[0] + sums.l[1] <= kLazyLimit))) return false;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     absorb(rows.weights.state[i], sums.l[i]);

@@ -4,6 +4,8 @@
 
 #include "base/text.hpp"
 #include "cuda/jvp/jvp.hpp"
+#include "cuda/jvp/sm90/jvp.hpp"
+#include "on_host/boxes.hpp"
 #include "on_host/jvp_kernel.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "problem/roles.hpp"
@@ -15,6 +17,27 @@ namespace {
 
 constexpr int kSharedBytes = 232448;  // that a block may have, on Hopper
 
+using warps::JvpFamily;
+
+template <class Config>
+const Config& config_as(const warps::JvpKernel& kernel) {
+  return *static_cast<const Config*>(kernel.config);
+}
+cuda::TileShape tile_of(const warps::JvpKernel& kernel) {
+  switch (kernel.family) {
+    case JvpFamily::plain: break;
+    case JvpFamily::tiles: return cuda::jvp::tile_shape_of(config_as<cuda::jvp::JvpConfig>(kernel));
+    case JvpFamily::hopper: return cuda::jvp::sm90::tile_shape_of(config_as<cuda::jvp::sm90::Config>(kernel));
+  }
+  return cuda::jvp::kPlainTile;
+}
+// The library's config for the problem is the kernel's.
+template <class Config>
+void expect_config(const warps::JvpKernel& kernel, const Config& chosen, int shared_bytes) {
+  EXPECT_TRUE(config_as<Config>(kernel) == chosen) << "the library takes another config by now";
+  EXPECT_EQ(kernel.shared_bytes, shared_bytes);
+}
+
 class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
  protected:
   static Problem problem() { return parse_problem(GetParam()->problem); }
@@ -23,9 +46,7 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
   static std::string run(check::Inputs& inputs, bool early) {
     const warps::JvpKernel& kernel = *GetParam();
     const Problem& p = inputs.problem;
-    const cuda::TileShape tile =
-        kernel.config ? cuda::jvp::tile_shape_of(*static_cast<const cuda::jvp::JvpConfig*>(kernel.config))
-                      : cuda::jvp::kPlainTile;
+    const cuda::TileShape tile = tile_of(kernel);
     std::vector<unsigned> workspace(cuda::forward_workspace_bytes(p, tile) / 4 + 16, 0xffffffff);
     unsigned counters[2] = {0, 0};
     JvpParams params = cuda::jvp::decided_jvp(p, tile, 50 << 20);
@@ -40,7 +61,11 @@ class EmulatedJvp : public testing::TestWithParam<const warps::JvpKernel*> {
     warps::copies_are_early = early;
     warps::backwards = early;
     inputs.poison_outputs();
-    kernel.run(&params, static_cast<unsigned>(kernel.config ? std::min(params.tiles, 3) : params.tiles));
+    cuda::jvp::sm90::Maps maps{};
+    if (kernel.family == JvpFamily::hopper)
+      maps = cuda::jvp::sm90::maps_of(cuda::jvp::sm90::map_shapes(p, config_as<cuda::jvp::sm90::Config>(kernel)),
+                                      inputs.tensors, boxes_of);
+    kernel.run(&maps, &params, static_cast<unsigned>(kernel.config ? std::min(params.tiles, 3) : params.tiles));
     EXPECT_EQ(counters[0] + counters[1], 0u) << "the counters are not as they were found";
     std::string bytes;
     for (const Role role : {Role::out, Role::tout, Role::lse, Role::tlse}) {
@@ -55,11 +80,13 @@ TEST_P(EmulatedJvp, IsTheLibrarys) {
   const Problem p = problem();
   const JvpFeatures features = cuda::jvp::features_of(p);
   EXPECT_TRUE(*static_cast<const JvpFeatures*>(GetParam()->features) == features);
-  if (!GetParam()->config) return;
-  const cuda::jvp::JvpConfig chosen = cuda::jvp::select_config(p, kSharedBytes).value();
-  EXPECT_TRUE(*static_cast<const cuda::jvp::JvpConfig*>(GetParam()->config) == chosen)
-      << "the library takes another config by now";
-  EXPECT_EQ(GetParam()->shared_bytes, cuda::jvp::layout_of(features, chosen).total);
+  if (GetParam()->family == JvpFamily::tiles) {
+    const cuda::jvp::JvpConfig chosen = cuda::jvp::select_config(p, kSharedBytes).value();
+    expect_config(*GetParam(), chosen, cuda::jvp::layout_of(features, chosen).total);
+  } else if (GetParam()->family == JvpFamily::hopper) {
+    const cuda::jvp::sm90::Config chosen = cuda::jvp::sm90::select_config(p).value();
+    expect_config(*GetParam(), chosen, cuda::jvp::sm90::layout_of(features, chosen).total);
+  }
 }
 
 TEST_P(EmulatedJvp, IsRight) {

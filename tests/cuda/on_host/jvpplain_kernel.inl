@@ -18,9 +18,10 @@ namespace {
 const JvpKernel kernel = {KERNEL_WORD(KERNEL_NAME),
                           KERNEL_PROBLEM,
                           &onepass::jvp_features,
+                          JvpFamily::plain,
                           nullptr,
                           0,
-                          [](const void* params, unsigned grid) {
+                          [](const void*, const void* params, unsigned grid) {
                             const auto& p = *static_cast<const onepass::JvpParams*>(params);
                             gridDim.x = grid;
                             for (unsigned b = 0; b < grid; ++b)

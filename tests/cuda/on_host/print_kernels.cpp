@@ -15,6 +15,7 @@
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
 #include "cuda/jvp/jvp.hpp"
+#include "cuda/jvp/sm90/jvp.hpp"
 #include "cuda/mla/mla.hpp"
 #include "cuda/plain/plain.hpp"
 #include "cuda/sm80/backward/backward.hpp"
@@ -52,6 +53,9 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
                                  cuda::mods_source(p, 1));
   if (family == "jvpplain")
     return cuda::jvp::plain_program(cuda::jvp::features_of(p), "sm_90", cuda::mods_source(p, 1));
+  if (family == "jvpsm90")
+    return cuda::jvp::sm90::program_of(cuda::jvp::features_of(p), cuda::jvp::sm90::select_config(p).value(),
+                                       cuda::mods_source(p, 1));
   if (family == "backwardplain") {  // its kernels have one config
     const cuda::backward_plain::Plan plan = cuda::backward_plain::select_plan(p).value();
     return cuda::backward_plain::program_of(cuda::backward_plain::Part::rows, plan, "sm_90",
