@@ -191,6 +191,100 @@ ONEPASS_HD Bounds select(Bounds condition, Bounds a, Bounds b) {
   return is_true(condition) ? a : is_false(condition) ? b : either(a, b);
 }
 
+// ---- buffers: the bounds of an element, and of any run of a buffer's last dimension by those of every 16 elements,
+// of every 32, and so on
+
+ONEPASS_HD Bounds value(int x) { return just(x); }
+ONEPASS_HD Bounds value(bool x) { return just(x ? 1.0 : 0.0); }
+ONEPASS_HD Bounds value(float x) {
+  constexpr float kNormal = 1.1754943508e-38f;  // smaller numbers may be flushed to 0
+  if (x != x) return {kBeyond, -kBeyond, true};
+  const double exact = x;
+  return x > -kNormal && x < kNormal ? between(least(exact, 0), most(exact, 0)) : just(exact);
+}
+
+constexpr long long kGroup = 16;     // elements of a group of level 0
+constexpr long long kMostRows = 64;  // of the last dimension, that are joined; more rows have the whole buffer's bounds
+
+// groups: [level][row][groups of 16 << level], up to the level of one group a row; null: up to most_read elements of a
+// range are read. all: those of the whole buffer.
+struct Levels {
+  const Bounds *groups, *all;
+  long long rows, length, most_read;
+};
+ONEPASS_HD long long groups_of(long long length) { return (length + kGroup - 1) / kGroup; }
+// Groups of a row on all levels.
+ONEPASS_HD long long groups_on_all_levels(long long length) {
+  long long sum = 0, groups = groups_of(length);
+  for (; groups > 1; groups = (groups + 1) / 2) sum += groups;
+  return sum + groups;
+}
+// The bounds of a group: on level 0 of its elements, else of two groups of the level below, which has `below` of them.
+template <class Buffer>
+ONEPASS_HD Bounds group_of(const Buffer& b, long long row, long long group) {
+  const long long from = group * kGroup, length = b.levels().length,
+                  to = from + kGroup < length ? from + kGroup : length;
+  Bounds sum = b.element(row, from);
+  for (long long i = from + 1; i < to; ++i) sum = either(sum, b.element(row, i));
+  return sum;
+}
+ONEPASS_HD Bounds group_of(const Bounds* row, long long below, long long group) {
+  return 2 * group + 1 < below ? either(row[2 * group], row[2 * group + 1]) : row[2 * group];
+}
+
+// From the ends inwards: elements until whole groups begin, groups until whole pairs of them begin, and so on.
+template <class Buffer>
+ONEPASS_HD Bounds in_row(const Buffer& b, long long row, long long lo, long long hi) {
+  const Levels levels = b.levels();
+  Bounds sum = b.element(row, lo);
+  long long end = hi + 1;
+  if (!levels.groups) {
+    while (++lo < end) sum = either(sum, b.element(row, lo));
+    return sum;
+  }
+  while (lo < end && lo % kGroup != 0) sum = either(sum, b.element(row, lo++));
+  while (lo < end && end % kGroup != 0 && end != levels.length) sum = either(sum, b.element(row, --end));
+  if (lo >= end) return sum;
+  lo /= kGroup, end = groups_of(end);
+  const Bounds* level = levels.groups;
+  for (long long groups = groups_of(levels.length); lo < end; groups = (groups + 1) / 2) {
+    const Bounds* const at = level + row * groups;
+    if (lo % 2 != 0) sum = either(sum, at[lo++]);
+    if (lo < end && end % 2 != 0 && end != groups) sum = either(sum, at[--end]);
+    if (lo < end && groups == 1) return either(sum, at[0]);  // the last level
+    lo /= 2, end = (end + 1) / 2, level += levels.rows * groups;
+  }
+  return sum;
+}
+
+// The bounds of the elements at indices within bounds: at[d]. An index beyond the buffer reads its nearest element.
+// Buffer: rank, last(d), the largest index of a dimension, element(row, i), and levels().
+template <class Buffer>
+ONEPASS_HD Bounds in_buffer(const Buffer& b, const Bounds* at) {
+  constexpr int kMostRank = 4;
+  const Levels levels = b.levels();
+  long long lo[kMostRank] = {}, count[kMostRank] = {}, rows = 1;
+  for (int d = 0; d < b.rank; ++d) {
+    const auto clamped = [&](double x) { return whole(least(most(x, 0), static_cast<double>(b.last(d)))); };
+    lo[d] = clamped(at[d].lo), count[d] = clamped(at[d].hi) - lo[d] + 1;
+    if (d + 1 < b.rank) rows *= count[d];
+  }
+  const int last = b.rank - 1;
+  if (rows > kMostRows || (!levels.groups && rows * count[last] > levels.most_read)) return *levels.all;
+  Bounds sum{};
+  for (long long n = 0; n < rows; ++n) {
+    long long rest = n, row = 0, scale = 1;
+    for (int d = last - 1; d >= 0; --d) {
+      row += (lo[d] + rest % count[d]) * scale;
+      rest /= count[d];
+      scale *= b.last(d) + 1;
+    }
+    const Bounds found = in_row(b, row, lo[last], lo[last] + count[last] - 1);
+    sum = n == 0 ? found : either(sum, found);
+  }
+  return sum;
+}
+
 }  // namespace interval
 }  // namespace onepass
 #endif

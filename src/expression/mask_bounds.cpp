@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 
-#include "algebra/ceil_div.hpp"
 #include "algebra/numerics.hpp"
 
 namespace onepass {
@@ -19,12 +16,30 @@ Bounds any_of(DType dtype) {
          : dtype == DType::boolean ? interval::any_boolean()
                                    : interval::any_number();
 }
-Bounds number(float x) {
-  if (std::isnan(x)) return {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), true};
-  const double value = x;
-  if (std::abs(x) >= std::numeric_limits<float>::min()) return interval::just(value);
-  return interval::between(std::min(value, 0.0), std::max(value, 0.0));  // where subnormal numbers are flushed
-}
+
+// A tensor as interval::in_buffer() reads it.
+struct View {
+  const ConstTensor& tensor;
+  interval::Levels of;
+  int rank = tensor.rank;
+
+  const interval::Levels& levels() const { return of; }
+  std::int64_t last(int d) const { return tensor.shape[d] - 1; }
+  Bounds element(std::int64_t row, std::int64_t i) const {
+    std::int64_t at = i * tensor.stride[rank - 1];
+    for (int d = rank - 2; d >= 0; --d) {
+      at += row % tensor.shape[d] * tensor.stride[d];
+      row /= tensor.shape[d];
+    }
+    switch (tensor.dtype) {
+      case DType::i32: return interval::value(static_cast<const std::int32_t*>(tensor.data)[at]);
+      case DType::boolean: return interval::value(static_cast<const std::uint8_t*>(tensor.data)[at] != 0);
+      case DType::f16: return interval::value(to_float(static_cast<const f16*>(tensor.data)[at]));
+      case DType::bf16: return interval::value(to_float(static_cast<const bf16*>(tensor.data)[at]));
+      default: return interval::value(static_cast<const float*>(tensor.data)[at]);
+    }
+  }
+};
 
 }  // namespace
 
@@ -32,92 +47,28 @@ BufferBounds::BufferBounds(const ConstTensor& tensor, std::int64_t most) : tenso
   length_ = tensor.shape[tensor.rank - 1];
   for (int d = 0; d + 1 < tensor.rank; ++d) rows_ *= tensor.shape[d];
   if (rows_ * length_ > most || rows_ * length_ == 0) return;
-  for (std::int64_t group = kGroup;; group *= 2) {
-    const std::int64_t groups = ceil_div(length_, group);
-    std::vector<Bounds> level(static_cast<std::size_t>(rows_ * groups));
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      for (std::int64_t g = 0; g < groups; ++g) {
-        Bounds& to = level[static_cast<std::size_t>(row * groups + g)];
-        if (group > kGroup) {
-          const Bounds* const from = levels_.back().data() + row * groups_.back();
-          to = from[2 * g];
-          if (2 * g + 1 < groups_.back()) to = interval::either(to, from[2 * g + 1]);
-          continue;
-        }
-        to = element(row, g * group);
-        for (std::int64_t i = g * group + 1; i < std::min(length_, (g + 1) * group); ++i)
-          to = interval::either(to, element(row, i));
-      }
-    }
-    levels_.push_back(std::move(level));
-    groups_.push_back(groups);
-    if (groups == 1) break;
+  groups_.resize(static_cast<std::size_t>(rows_ * interval::groups_on_all_levels(length_)));
+  const View view{tensor_, {groups_.data(), &all_, rows_, length_, kMostRead}};
+  std::int64_t groups = interval::groups_of(length_);
+  Bounds* level = groups_.data();
+  for (std::int64_t row = 0; row < rows_; ++row)
+    for (std::int64_t g = 0; g < groups; ++g) level[row * groups + g] = interval::group_of(view, row, g);
+  while (groups > 1) {
+    const std::int64_t below = groups;
+    const Bounds* const from = level;
+    level += rows_ * groups, groups = (groups + 1) / 2;
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::int64_t g = 0; g < groups; ++g)
+        level[row * groups + g] = interval::group_of(from + row * below, below, g);
   }
-  all_ = levels_.back()[0];
-  for (const Bounds& row : levels_.back()) all_ = interval::either(all_, row);
-}
-
-Bounds BufferBounds::element(std::int64_t row, std::int64_t i) const {
-  std::int64_t at = i * tensor_.stride[tensor_.rank - 1];
-  for (int d = tensor_.rank - 2; d >= 0; --d) {
-    at += row % tensor_.shape[d] * tensor_.stride[d];
-    row /= tensor_.shape[d];
-  }
-  switch (tensor_.dtype) {
-    case DType::i32: return interval::just(static_cast<const std::int32_t*>(tensor_.data)[at]);
-    case DType::boolean: return interval::just(static_cast<const std::uint8_t*>(tensor_.data)[at] != 0);
-    case DType::f16: return number(to_float(static_cast<const f16*>(tensor_.data)[at]));
-    case DType::bf16: return number(to_float(static_cast<const bf16*>(tensor_.data)[at]));
-    default: return number(static_cast<const float*>(tensor_.data)[at]);
-  }
-}
-
-// From the ends inwards: elements until whole groups begin, groups until whole pairs of them begin, and so on.
-Bounds BufferBounds::in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) const {
-  Bounds sum = element(row, lo);
-  std::int64_t end = hi + 1;
-  if (levels_.empty()) {
-    while (lo < end) sum = interval::either(sum, element(row, lo++));
-    return sum;
-  }
-  while (lo < end && lo % kGroup != 0) sum = interval::either(sum, element(row, lo++));
-  while (lo < end && end % kGroup != 0 && end != length_) sum = interval::either(sum, element(row, --end));
-  if (lo >= end) return sum;
-  lo /= kGroup, end = ceil_div(end, kGroup);
-  for (std::size_t level = 0; lo < end; ++level, lo /= 2, end = (end + 1) / 2) {
-    const Bounds* const groups = levels_[level].data() + row * groups_[level];
-    if (lo % 2 != 0) sum = interval::either(sum, groups[lo++]);
-    if (lo < end && end % 2 != 0 && end != groups_[level]) sum = interval::either(sum, groups[--end]);
-    if (level + 1 < levels_.size()) continue;
-    return lo < end ? interval::either(sum, groups[0]) : sum;  // the last level has one group
-  }
-  return sum;
+  all_ = level[0];
+  for (std::int64_t row = 1; row < rows_; ++row) all_ = interval::either(all_, level[row]);
 }
 
 Bounds BufferBounds::of(const Bounds* at) const {
   if (rows_ * length_ == 0) return all_;
-  std::int64_t lo[kMaxRank]{}, hi[kMaxRank]{}, rows = 1;
-  for (int d = 0; d < tensor_.rank; ++d) {  // an index beyond the buffer reads its nearest element
-    const double last = static_cast<double>(tensor_.shape[d] - 1);
-    lo[d] = static_cast<std::int64_t>(std::clamp(at[d].lo, 0.0, last));
-    hi[d] = static_cast<std::int64_t>(std::clamp(at[d].hi, 0.0, last));
-    if (d + 1 < tensor_.rank) rows *= hi[d] - lo[d] + 1;
-  }
-  const int last = tensor_.rank - 1;
-  if (rows > kMostRows || (levels_.empty() && rows * (hi[last] - lo[last] + 1) > kMostRead)) return all_;
-  Bounds sum{};
-  for (std::int64_t n = 0; n < rows; ++n) {
-    std::int64_t rest = n, row = 0, scale = 1;
-    for (int d = last - 1; d >= 0; --d) {
-      const std::int64_t count = hi[d] - lo[d] + 1;
-      row += (lo[d] + rest % count) * scale;
-      rest /= count;
-      scale *= tensor_.shape[d];
-    }
-    const Bounds found = in_row(row, lo[last], hi[last]);
-    sum = n == 0 ? found : interval::either(sum, found);
-  }
-  return sum;
+  const Bounds* const groups = groups_.empty() ? nullptr : groups_.data();
+  return interval::in_buffer(View{tensor_, {groups, &all_, rows_, length_, kMostRead}}, at);
 }
 
 MaskBounds::MaskBounds(const Expression& mask, std::span<const NamedTensor> buffers, std::int64_t most) : mask_(mask) {

@@ -12,8 +12,7 @@
 
 namespace onepass {
 
-// The least and the largest element of any run of a buffer's last dimension: those of every 16 elements, of every 32,
-// and so on.
+// The least and the largest element of any run of a buffer's last dimension (interval::Levels).
 class BufferBounds {
  public:
   // A buffer of more than `most` elements is read when it is asked for, if the range is small.
@@ -22,16 +21,12 @@ class BufferBounds {
   interval::Bounds of(const interval::Bounds* at) const;
 
  private:
-  static constexpr std::int64_t kGroup = 16, kMostRows = 64;  // elements of a group; rows of the last dimension
   static constexpr std::int64_t kMostRead = 1024;  // elements of a range of a buffer that was not read before
-  interval::Bounds element(std::int64_t row, std::int64_t i) const;
-  interval::Bounds in_row(std::int64_t row, std::int64_t lo, std::int64_t hi) const;
 
   ConstTensor tensor_;
   std::int64_t rows_ = 1, length_ = 1;
   interval::Bounds all_{};
-  std::vector<std::vector<interval::Bounds>> levels_;  // [level][row][groups of 16 << level]; none: all_ alone is known
-  std::vector<std::int64_t> groups_;                   // of a row, by level
+  std::vector<interval::Bounds> groups_;  // of all levels; none: all_ alone is known
 };
 
 // Bounds of positions, both ends included.
