@@ -75,6 +75,14 @@ struct BlockMask {
 [[nodiscard]] ONEPASS_API BlockMask block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers,
                                                const BlockMaskShape& shape, bool exact = false);
 
+// The states of the same tiles, written into `states` on its device, where the buffers are, too: int32 [batch, heads,
+// row_tiles, key_tiles] of any strides, as AttentionTensors::block_mask has them. On CUDA the work is put on the stream
+// and nothing is waited for; it can be captured once a call with this mask_mod has loaded the kernels. There `exact`
+// evaluates elements in the device's arithmetic.
+ONEPASS_API void block_mask_states(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers,
+                                   const BlockMaskShape& shape, const Tensor& states, bool exact = false,
+                                   void* stream = nullptr);
+
 // The tiles of a boolean mask [batch, heads, seq_q, seq_k] in CPU memory, true = visible; dimensions in front may be
 // left out.
 [[nodiscard]] ONEPASS_API BlockMask block_mask(const ConstTensor& bool_mask, std::int64_t tile_q = 128,

@@ -1,6 +1,7 @@
 #include "cuda/prebuild.hpp"
 
 #include "cuda/append/host.hpp"
+#include "cuda/block_mask/host.hpp"
 #include "cuda/host/kernel_state.hpp"
 #include "cuda/host/pretended.hpp"
 #include "cuda/implementations.hpp"
@@ -40,6 +41,7 @@ std::vector<TargetKernel> kernels_on(std::string_view target, const Problem& pro
     throw Error(ErrorCode::unsupported,
                 text("no kernel supports \"", to_string(*request.problem), "\" on ", arch, refusals));
   if (op == kForward) add("append_kv", append_programs(*request.problem, arch));
+  if (request.problem->block_mask) add("block_mask", block_mask_programs(*request.problem, arch));
   return kernels;
 }
 

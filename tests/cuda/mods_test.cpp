@@ -9,6 +9,7 @@
 #include "code_gate.hpp"
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mask_host.hpp"
+#include "cuda/block_mask/host.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/sm80/forward/forward.hpp"
 #include "cuda/sm90/forward/forward.hpp"
@@ -58,6 +59,18 @@ TEST_P(CudaMods, TheirPackingCompilesWithoutASpill) {
   for (const char* arch : {"sm_80", "sm_90"}) {
     EXPECT_EQ(cuda::wrong_code(cuda::compile(cuda::mod_program(p, arch)), {256, {"VOTE"}}), "");
     p.mask_mod = "[](bool x) { return x; }(" + p.mask_mod + ")";
+  }
+}
+
+TEST_P(CudaMods, TheTilesOfTheirBlockMaskCompileWithoutASpill) {
+  const Problem p = parse_problem(std::string(GetParam()) + " cuda");
+  if (p.mask_mod.empty()) GTEST_SKIP() << "no mask_mod";
+  for (const char* arch : {"sm_80", "sm_90"}) {
+    const auto programs = cuda::block_mask_programs(p, arch);
+    ASSERT_EQ(programs.size(), p.mod_buffers.empty() ? 1u : 2u);
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(programs.back()), {kBlockMaskThreads, {"VOTE"}}), "");
+    if (programs.size() == 1) continue;
+    EXPECT_EQ(cuda::wrong_code(cuda::compile(programs.front()), {kBlockMaskThreads, {"BAR"}}), "");
   }
 }
 

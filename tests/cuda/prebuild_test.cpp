@@ -111,6 +111,23 @@ TEST(Prebuild, ACacheIsAlsoWritten) {
   EXPECT_EQ(count("fwd b4 h32/8 s1x900 d128 bf16"), std::pair(0, 2));  // for equal parts, for others
 }
 
+TEST(Prebuild, ABlockMaskIsAlsoBuilt) {
+  const auto entries = [](const std::string& line) {  // of block masks
+    std::vector<std::string> names;
+    for (const TargetKernel& k : kernels_on("sm_90", parse_problem(line)))
+      if (std::string_view(k.implementation) == "block_mask") names.push_back(k.program.entry);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const std::string call = "fwd h1 s512 d64 bf16", causal = " mask_mod={q_index >= k_index}",
+                    documents = " mask_mod={doc[q_index] == doc[k_index]} buffer=doc:int32:512";
+  EXPECT_EQ(entries(call + causal), Names{});
+  EXPECT_EQ(entries(call + " block_mask=11qk"), Names{});
+  EXPECT_EQ(entries(call + " block_mask=11qk" + causal), Names{"mask_tiles"});
+  EXPECT_EQ(entries(call + " block_mask=11qk" + documents), (Names{"buffer_levels", "mask_tiles"}));
+  EXPECT_EQ(key("bwd b2 h4 s100 d128 fp32 block_mask=b1qk" + causal), key(call + " block_mask=11qk" + causal));
+}
+
 // The host does not know the lengths of packed sequences on a device, so they must not decide what is compiled.
 TEST(Prebuild, PackedSequencesAreTakenAsTheDeviceSeesThem) {
   EXPECT_EQ(key("fwd h1 d64 bf16 causal_bottom_right varlen=100x100"),
@@ -184,8 +201,9 @@ TEST(Prebuild, ABlockMaskIsABufferOfTheMaskMod) {
               "(block_mask[batch, 0, q_index / 64, k_index / 96] == 2 || ((k_index + head) % 3 != batch))");
     EXPECT_EQ(to_string(masked), call + " mask_mod={" + masked.mask_mod + "} buffer=block_mask:int32:2x1x5x5");
     const auto kernels = kernels_on("sm_90", p), of_text = kernels_on("sm_90", masked);
-    ASSERT_EQ(kernels.size(), of_text.size());
-    for (std::size_t i = 0; i < kernels.size(); ++i) EXPECT_EQ(key_of(kernels[i].program), key_of(of_text[i].program));
+    ASSERT_EQ(kernels.size(), of_text.size() + 1);
+    for (std::size_t i = 0; i < of_text.size(); ++i) EXPECT_EQ(key_of(kernels[i].program), key_of(of_text[i].program));
+    EXPECT_EQ(kernels.back().program.entry, "mask_tiles");
     ASSERT_EQ(kernels[0].program.entry, "pack_mod");
     if (nvrtc()) {
       EXPECT_FALSE(compile(kernels[0].program).bytes.empty());

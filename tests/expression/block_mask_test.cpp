@@ -121,6 +121,38 @@ TEST(BlockMask, OfListsIsTheSameAgain) {
   refused({{0, 1, 1}, {1}}, {{0, 1, 1}, {1}}, "tile 1 of list 0 must be mixed or full, not both");
 }
 
+TEST(BlockMask, StatesAreWrittenByAnyStrides) {
+  std::vector<std::int32_t> doc(300);
+  for (std::size_t i = 0; i < doc.size(); ++i) doc[i] = static_cast<std::int32_t>(i / 70);
+  const std::vector<NamedTensor> buffers{{"doc", ConstTensor(doc.data(), DType::i32, {300})}};
+  const BlockMaskShape s{2, 3, 260, 300, 16, 32};  // tiles: 17 x 10
+  const char* const text = "doc[q_index] == doc[k_index] && k_index % (head + 1) == 0";
+  for (const bool exact : {false, true}) {
+    std::vector<std::int32_t> turned(2 * 3 * 17 * 10);
+    block_mask_states(text, buffers, s, Tensor(turned.data(), DType::i32, {2, 3, 17, 10}, {510, 170, 1, 17}), exact);
+    const std::vector<std::int32_t> want = block_mask(text, buffers, s, exact).states();
+    for (std::size_t i = 0; i < want.size(); ++i)
+      EXPECT_EQ(turned[i / 170 * 170 + i % 10 * 17 + i % 170 / 10], want[i]) << i;
+  }
+  std::int32_t one[4];
+  const auto refused = [&](const Tensor& states, const std::vector<NamedTensor>& given, const char* sentence) {
+    try {
+      block_mask_states("true", given, {1, 1, 32, 32, 16, 16}, states);
+      ADD_FAILURE() << sentence;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(sentence), std::string::npos) << e.what();
+    }
+  };
+  refused(Tensor(one, DType::f32, {1, 1, 2, 2}), {}, "states must be int32 (got fp32)");
+  refused(Tensor(one, DType::i32, {1, 1, 2, 1}), {}, "states must be [1, 1, 2, 2] (got [1, 1, 2, 1])");
+  refused(Tensor(one, DType::i32, {1, 1, 2, 2}, {0, 0, 0, 1}), {}, "must not overlap itself");
+  refused(Tensor(one, DType::i32, {1, 1, 2, 2}), {{"doc", ConstTensor(one, DType::i32, {4})}},
+          "states must not share memory with mod buffer doc");
+  refused(Tensor(one, DType::i32, {1, 1, 2, 2}, {DeviceKind::cuda, 1}), buffers,
+          "the mod buffer doc must be on cuda:1, as states (got cpu)");
+  refused({}, {}, "states must be given");
+}
+
 TEST(BlockMask, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(static_cast<void>(block_mask("q_index", {}, {1, 1, 8, 8})), Error);
   EXPECT_THROW(static_cast<void>(block_mask("true", {}, {1, 1, 8, 8, 0, 16})), Error);

@@ -11,6 +11,7 @@
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/backward_jvp/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
+#include "cuda/block_mask/host.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/flat_gemm.hpp"
 #include "cuda/gemm/plain_gemm.hpp"
@@ -72,6 +73,7 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "gemm")
     return cuda::flat_gemm_program(cuda::select_flat_gemm(p, kSharedBytes, kMultiprocessors).value().config, "sm_90");
   if (family == "plaingemm") return cuda::plain_gemm_program(cuda::select_plain_gemm(p).value(), "sm_90");
+  if (family == "blockmask") return cuda::block_mask_programs(p, "sm_90").back();  // that of tiles
   if (family == "mod") return cuda::mod_program(p, "sm_90");
   if (family == "plain") return cuda::plain_program(cuda::select_plain(p).value(), "sm_90", cuda::mods_source(p));
   if (family == "decode")

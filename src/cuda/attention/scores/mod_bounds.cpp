@@ -74,9 +74,9 @@ std::string bounds_of_step(const ExprStep& s, const Problem& p) {
 
 std::string mask_bounds_source(const Problem& p) {
   std::string s =
-      "#include \"cuda/attention/scores/mask_bounds.cuh\"\nnamespace onepass::user {\nDEV Bounds mask_bounds("
-      "[[maybe_unused]] Bounds batch, [[maybe_unused]] Bounds head, [[maybe_unused]] Bounds q_index, "
-      "[[maybe_unused]] Bounds k_index, [[maybe_unused]] const ModBufferView* buffers_) {\n";
+      "#include \"cuda/attention/scores/mask_bounds.cuh\"\nnamespace onepass::user {\ntemplate <class Buffers>\n"
+      "DEV Bounds mask_bounds([[maybe_unused]] Bounds batch, [[maybe_unused]] Bounds head, [[maybe_unused]] Bounds "
+      "q_index, [[maybe_unused]] Bounds k_index, [[maybe_unused]] const Buffers& buffers_) {\n";
   Expression mask;
   try {
     mask = read_expression(ModKind::mask, p.mask_mod, p.mod_buffers);

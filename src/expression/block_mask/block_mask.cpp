@@ -1,18 +1,17 @@
 // Block masks: the states of tiles, a strip of row tiles at a time, become lists.
-#include "onepass/block_mask.hpp"
+#include "expression/block_mask/block_mask.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "base/text.hpp"
-#include "expression/expression.hpp"
 #include "expression/mask_bounds.hpp"
 #include "expression/scalar.hpp"
 #include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 
-namespace onepass::inline v0 {
+namespace onepass {
 namespace {
 
 constexpr std::int64_t kStrip = 64;  // row tiles whose states are in memory
@@ -112,8 +111,8 @@ class Elements {
 
 }  // namespace
 
-BlockMask block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers, const BlockMaskShape& s,
-                     bool exact) {
+BlockMaskText read_block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers,
+                              const BlockMaskShape& s, Device device) {
   check(s);
   want(mod_buffers.size() <= kMaxModBuffers, ErrorCode::bad_value, "mod_buffers must be at most ", kMaxModBuffers,
        " (got ", mod_buffers.size(), ")");
@@ -121,13 +120,24 @@ BlockMask block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& 
   for (const auto& [name, t] : mod_buffers) {
     check_mod_name(name);
     want(t.given() && t.elements() > 0, ErrorCode::bad_shape, "the mod buffer ", name, " must have elements");
-    want(t.device.kind == DeviceKind::cpu, ErrorCode::bad_device, "the mod buffer ", name, " must be in CPU memory");
-    want(t.dtype != DType::f8e4m3, ErrorCode::bad_dtype, "the mod buffer ", name,
+    if (device.kind == DeviceKind::cpu)
+      want(t.device.kind == DeviceKind::cpu, ErrorCode::bad_device, "the mod buffer ", name, " must be in CPU memory");
+    else
+      want(t.device == device, ErrorCode::bad_device, "the mod buffer ", name, " must be on ", to_string(device),
+           ", as states (got ", to_string(t.device), ")");
+    want(t.dtype != DType::f8e4m3 && t.dtype != DType::i64, ErrorCode::bad_dtype, "the mod buffer ", name,
          " must be float32, float16, bfloat16, int32 or bool");
     specs.push_back({name, t.dtype, t.rank, t.shape});
   }
   check_mod_text("mask_mod", mask_mod);
-  const Expression mask = read_expression(ModKind::mask, mask_mod, specs);
+  return {std::string(mask_mod), specs, read_expression(ModKind::mask, mask_mod, specs)};
+}
+
+inline namespace v0 {
+
+BlockMask block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers, const BlockMaskShape& s,
+                     bool exact) {
+  const Expression mask = read_block_mask(mask_mod, mod_buffers, s).mask;
   const MaskBounds bounds(mask, mod_buffers, std::numeric_limits<std::int64_t>::max());
   Elements elements(mask, mod_buffers);
   return from_states(s, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t rows, Tile* to) {
@@ -198,4 +208,5 @@ BlockMask block_mask(const BlockMaskShape& s, TileLists mixed, TileLists full) {
   return m;
 }
 
-}  // namespace onepass::inline v0
+}  // namespace v0
+}  // namespace onepass
