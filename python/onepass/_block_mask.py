@@ -6,9 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import _arrays, _devices, _kinds, _onepass, _options, _values
+from . import _arrays, _block_mask_device, _devices, _kinds, _onepass, _options, _values
 from . import _numpy as np
+from ._block_mask_device import moved, readable
 from ._flex import trace
+
+_LISTS = ("mixed", "full", "mixed_rows", "full_rows")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,6 +28,8 @@ class TileLists:
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockMask:
     """Tiles of rows and keys: mixed ones, whose elements a mask tells apart, and full ones. All others are empty.
+
+    The lists of a mask that was built on a device are made when they are first read, which waits for the device.
 
     Attributes:
       batch: entries of the batch; 1 where one mask is shared.
@@ -68,8 +73,22 @@ class BlockMask:
         tiles = self.batch * self.heads * self.row_tiles * self.key_tiles
         return 1 - (self.mixed.tiles.size + self.full.tiles.size) / tiles if tiles else 0.0
 
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LISTS or "_on_device" not in self.__dict__:
+            raise AttributeError(f"'BlockMask' object has no attribute {name!r}")
+        states = self.states().reshape(-1, self.key_tiles)
+        counts = [np.count_nonzero(states == value, axis=1) for value in (1, 2)]
+        begins = [np.concatenate([[0], np.cumsum(n)]).astype(np.int64).tobytes() for n in counts]
+        tiles = [np.nonzero(states == value)[1].astype(np.int32).tobytes() for value in (1, 2)]
+        shape = self.batch, self.heads, self.seq_q, self.seq_k, self.tile_q, self.tile_k
+        self.__dict__.update(zip(_LISTS, _lists(_onepass.block_mask_of_lists(shape, *zip(begins, tiles)))))
+        return self.__dict__[name]
+
     def states(self) -> Any:
         """uint8 ``[batch, heads, row_tiles, key_tiles]``: 0 empty, 1 mixed, 2 full."""
+        if "_on_device" in self.__dict__:
+            states = self.__dict__["_on_device"]
+            return np.asarray(states.cpu() if _devices.is_torch(states) else states.get()).astype(np.uint8)
         states = np.zeros((self.batch * self.heads * self.row_tiles, self.key_tiles), np.uint8)
         for value, lists in ((1, self.mixed), (2, self.full)):
             states[np.repeat(np.arange(len(states)), np.diff(lists.begin)), lists.tiles] = value
@@ -116,25 +135,21 @@ class BlockMask:
     def _arrays_like(self, q: Any) -> Any:
         """(states() in int32, mod_buffers), of which NumPy arrays become arrays of the kind and on the device of q."""
         torch: Any = sys.modules["torch"] if _devices.is_torch(q) else None
-        cupy: Any = sys.modules["cupy"] if _devices.is_cupy(q) else None
-        place = q.device if torch else q.device.id if cupy else None
+        place = q.device if torch else q.device.id if _devices.is_cupy(q) else None
         keeps = torch is None or _kinds.keeps(torch)
         made = self.__dict__.setdefault("_made", {}) if keeps else {}  # by place
         if place not in made:
-
-            def moved(x: Any) -> Any:
-                if place is None or not isinstance(x, np.ndarray):
-                    return x
-                if torch:
-                    known = x.astype(np.float32) if x.dtype.name == "bfloat16" else x  # torch reads no ml_dtypes
-                    return torch.from_numpy(np.require(known, requirements="CW")).to(place)
-                with cupy.cuda.Device(place):
-                    return cupy.asarray(x)
-
             with _kinds.to_keep(torch) if torch and keeps else contextlib.nullcontext():
-                buffers = {name: moved(x) for name, x in (self.mod_buffers or {}).items()}
-                made[place] = moved(self.states().astype(np.int32)), buffers
+                buffers = {name: moved(x, q) for name, x in (self.mod_buffers or {}).items()}
+                made[place] = self.states_like(q), buffers
         return made[place]
+
+    def states_like(self, like: Any) -> Any:
+        """states() in int32, of the kind and on the device of `like`: those of a mask that was built there."""
+        own = self.__dict__.get("_on_device")
+        if own is not None and _devices.is_torch(own) == _devices.is_torch(like) and own.device == like.device:
+            return own
+        return moved(self.states().astype(np.int32), like)
 
     def __repr__(self) -> str:
         return (
@@ -156,6 +171,7 @@ def block_mask(
     exact: bool = False,
     mixed: tuple[Any, Any] | None = None,
     full: tuple[Any, Any] | None = None,
+    device: Any = None,
 ) -> BlockMask:
     """The tiles that a mask leaves, by interval arithmetic over a mask_mod: no matrix of rows and keys is made.
 
@@ -166,12 +182,14 @@ def block_mask(
       seq_q, seq_k: rows and keys. An array has them in its shape.
       batch, heads: how many masks there are; 1 where all share that of entry 0 or head 0.
       tile: rows and keys of a tile.
-      mod_buffers: a dict of the arrays that a mask_mod reads. Those on a device are copied.
+      mod_buffers: a dict of the arrays that a mask_mod reads.
       exact: a mask_mod's elements are looked at where bounds do not decide; otherwise such tiles are mixed.
       mixed, full: the caller's own lists as ``(begin, tiles)`` (see ``TileLists``).
+      device: of PyTorch, such as ``"cuda"``: where the tiles of a mask_mod are made. None: where the mod_buffers are,
+        those of PyTorch and CuPy. On a CUDA device this is put on the current stream, and nothing is waited for.
 
     Returns:
-      A ``BlockMask`` of NumPy arrays.
+      A ``BlockMask`` of NumPy arrays. One that was built on a device keeps its states there for calls.
 
     Raises:
       ValueError, TypeError: for a text that cannot be read, and for what does not fit.
@@ -192,9 +210,17 @@ def block_mask(
         lists = ((np.zeros(1), ()) if x is None else x for x in (mixed, full))
         as_bytes = [(np.asarray(b, np.int64).tobytes(), np.asarray(t, np.int32).tobytes()) for b, t in lists]
         return _of(_onepass.block_mask_of_lists(shape, *as_bytes))
-    buffers = {name: _on_cpu(array) for name, array in _options.mod_items(mod_buffers or {})}
+    text, given = _values.text("mask", mask), dict(_options.mod_items(mod_buffers or {}))
+    if (like := _block_mask_device.like_of(device, given)) is not None:
+        with _kinds.to_keep(sys.modules["torch"]) if _devices.is_torch(like) else contextlib.nullcontext():
+            states = _block_mask_device.states(text, given, shape, bool(exact), like)
+        self = BlockMask.__new__(BlockMask)
+        names = ("batch", "heads", "seq_q", "seq_k", "tile_q", "tile_k", "mask_mod", "mod_buffers", "_on_device")
+        self.__dict__.update(zip(names, (*shape, mask, mod_buffers, states)))
+        return self
+    buffers = {name: _on_cpu(array) for name, array in given.items()}
     exported = [(name, _arrays.exported(f"mod buffer {name}", x, _devices.place_of(x))) for name, x in buffers.items()]
-    made = _onepass.block_mask(_values.text("mask", mask), exported, shape, bool(exact))
+    made = _onepass.block_mask(text, exported, shape, bool(exact))
     return dataclasses.replace(_of(made), mask_mod=mask, mod_buffers=mod_buffers)
 
 
@@ -202,13 +228,15 @@ def _on_cpu(array: Any) -> Any:
     for method in ("cpu", "get"):  # PyTorch's, CuPy's
         if hasattr(array, method) and hasattr(array, "shape"):
             array = getattr(array, method)()
-    array = _options.of_one(array)
-    return _kinds.converted("mod buffer", array, "int32") if _options.is_int64(array) else array
+    return readable(array)
 
 
 def _of(made: tuple[Any, ...]) -> BlockMask:
-    shape, *lists = made
-    return BlockMask(*shape, *(TileLists(_numbers(b, np.int64), _numbers(t, np.int32)) for b, t in lists))
+    return BlockMask(*made[0], *_lists(made))
+
+
+def _lists(made: tuple[Any, ...]) -> list[TileLists]:
+    return [TileLists(_numbers(b, np.int64), _numbers(t, np.int32)) for b, t in made[1:]]
 
 
 def _numbers(x: bytes, dtype: Any) -> Any:

@@ -46,21 +46,35 @@ BlockMaskShape shape_of(const Shape& s) {
   return std::apply([](const auto&... numbers) { return BlockMaskShape{numbers...}; }, s);
 }
 
-nb::tuple of_text(const std::string& mask_mod, const Buffers& buffers, const Shape& shape, bool exact) {
+// The buffers of a mask_mod, as views that live as long as this.
+struct Given {
   std::vector<Argument> arguments;
-  arguments.reserve(buffers.size());
   std::vector<NamedTensor> tensors;
-  for (const auto& [name, array] : buffers) {
-    const std::string called = "mod buffer " + name;
-    arguments.emplace_back(called.c_str(), array, kMod);
-    tensors.push_back({name, arguments.back().view});
+  explicit Given(const Buffers& buffers) {
+    arguments.reserve(buffers.size());
+    for (const auto& [name, array] : buffers) {
+      const std::string called = "mod buffer " + name;
+      arguments.emplace_back(called.c_str(), array, kMod);
+      tensors.push_back({name, arguments.back().view});
+    }
   }
+};
+
+nb::tuple of_text(const std::string& mask_mod, const Buffers& buffers, const Shape& shape, bool exact) {
+  const Given given(buffers);
   BlockMask mask;
   {
     const nb::gil_scoped_release unlocked;
-    mask = block_mask(mask_mod, tensors, shape_of(shape), exact);
+    mask = block_mask(mask_mod, given.tensors, shape_of(shape), exact);
   }
   return lists_of(mask);
+}
+void states_of(const std::string& mask_mod, const Buffers& buffers, const Shape& shape, bool exact, nb::handle states,
+               std::uintptr_t stream) {
+  const Given given(buffers);
+  const Argument to("states", states, "int32", true);
+  const nb::gil_scoped_release unlocked;
+  block_mask_states(mask_mod, given.tensors, shape_of(shape), to.view, exact, reinterpret_cast<void*>(stream));
 }
 nb::tuple of_tensor(nb::handle bool_mask, std::int64_t tile_q, std::int64_t tile_k) {
   const Argument argument("bool_mask", bool_mask, "bool");
@@ -78,6 +92,8 @@ nb::tuple of_lists(const Shape& shape, const Lists& mixed, const Lists& full) {
 
 void add_block_mask(nb::module_& m) {
   m.def("block_mask", &of_text, nb::arg("mask_mod"), nb::arg("mod_buffers"), nb::arg("shape"), nb::arg("exact"));
+  m.def("block_mask_states", &states_of, nb::arg("mask_mod"), nb::arg("mod_buffers"), nb::arg("shape"),
+        nb::arg("exact"), nb::arg("states"), nb::arg("stream"));
   m.def("block_mask_of_tensor", &of_tensor, nb::arg("bool_mask"), nb::arg("tile_q"), nb::arg("tile_k"));
   m.def("block_mask_of_lists", &of_lists, nb::arg("shape"), nb::arg("mixed"), nb::arg("full"));
 }

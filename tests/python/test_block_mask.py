@@ -1,8 +1,12 @@
 """onepass.block_mask: tiles against the elements of the mask."""
 
+import copy
+
 import numpy as np
 import onepass
 import pytest
+from conftest import check, normal
+from onepass import _block_mask_device
 
 
 def by_elements(seen, tile_q, tile_k):
@@ -76,3 +80,60 @@ def test_functions():
     assert "b" not in onepass.block_mask(lambda b, h, q, k: q >= k, 8, 8).mask_mod
     seen = onepass.block_mask(lambda b, h, q, k: documents[3 - b] == k, 8, 8).mask_mod
     assert seen == "t0[(3 - batch < 0 ? 3 - batch + 128 : 3 - batch)] == k_index"
+
+
+@pytest.fixture
+def on_tensors(torch, monkeypatch):
+    """Tiles are made where a mask for a device makes them, but in CPU memory."""
+    monkeypatch.setattr(_block_mask_device, "like_of", lambda device, buffers: torch.empty(0))
+    return torch
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("documents", [DOCUMENTS, DOCUMENTS.astype(np.int32)])
+def test_on_a_device(on_tensors, rng, exact, documents):
+    text = "doc[q_index] == doc[k_index] && q_index >= k_index && k_index % 2 <= head"
+    shape = {"heads": 2, "tile": (32, 48), "exact": exact}
+    made = onepass.block_mask(text, 250, 300, mod_buffers={"doc": documents}, **shape)
+    assert not set(vars(made)) & {"mixed", "full"}  # made when they are read
+    q, k, v = (on_tensors.from_numpy(normal(rng, (1, 2, n, 16))) for n in (250, 300, 300))
+    assert made.states_like(q) is made.states_like(q) and made.states_like(q).dtype == on_tensors.int32
+    out = onepass.attention(q, k, v, block_mask=made)
+    check(
+        out.numpy(), onepass.attention(*(x.numpy() for x in (q, k, v)), mask_mod=text, mod_buffers={"doc": DOCUMENTS})
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_block_mask_device, "like_of", lambda device, buffers: None)
+        expected = onepass.block_mask(text, 250, 300, mod_buffers={"doc": DOCUMENTS}, **shape)
+    np.testing.assert_array_equal(made.states(), expected.states())
+    assert repr(made) == repr(expected) and made.sparsity == expected.sparsity
+    for name in ("mixed", "full", "mixed_rows", "full_rows"):
+        for one, other in zip(vars(getattr(made, name)).values(), vars(getattr(expected, name)).values(), strict=True):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
+    with pytest.raises(AttributeError, match="no attribute 'blocks'"):
+        made.blocks  # noqa: B018
+    assert copy.deepcopy(made).states().shape == (1, 2, 8, 7)
+
+
+def test_pytorchs_lists_on_a_device(on_tensors):
+    documents = on_tensors.from_numpy(DOCUMENTS)
+
+    def mask(b, h, q, k):
+        return (documents[q] == documents[k]) & (q >= k)
+
+    size = (None, None, 250, 300, "cpu", 32)
+    made = onepass.torch.create_block_mask(mask, *size)
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    expected = create_block_mask(mask, *size)
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_indices", "full_q_indices"):
+        assert on_tensors.equal(getattr(made, name), getattr(expected, name))
+
+
+def test_where_it_is_made(torch):
+    like = _block_mask_device.like_of
+    assert like(None, {}) is None and like("cpu", {}) is None
+    assert like(None, {"doc": DOCUMENTS, "t": torch.zeros(3)}) is None
+    if torch.cuda.is_available():
+        there = torch.zeros(3, device="cuda")
+        assert like(None, {"doc": DOCUMENTS, "t": there}) is there and like("cuda", {}).is_cuda

@@ -98,6 +98,75 @@ def test_graph_capture_and_replay(cuda, rng):
         assert cuda.equal(out, onepass.attention(q, k, v, mask="causal_top_left"))
 
 
+def test_a_block_mask_in_a_graph(cuda):
+    """Documents change between replays; nothing is copied to the host or waited for."""
+    text = "doc[q_index] == doc[k_index] && q_index >= k_index"
+    lengths = [[1000, 24, 3000, 72], [5, 2043, 2000, 48]]
+    numbers = [np.repeat(np.arange(4, dtype=np.int32), x) for x in lengths]
+    documents = cuda.from_numpy(numbers[0]).cuda()
+    q, k, v = (cuda.randn(1, 2, 4096, 64, device="cuda", dtype=cuda.bfloat16) for _ in range(3))
+
+    def step():
+        mask = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": documents})
+        return mask, onepass.attention(q, k, v, block_mask=mask)
+
+    step()  # loads the kernels
+    cuda.cuda.synchronize()
+    graph = cuda.cuda.CUDAGraph()
+    with cuda.cuda.graph(graph):
+        mask, out = step()
+    for now in numbers:
+        documents.copy_(cuda.from_numpy(now))
+        graph.replay()
+        cuda.cuda.synchronize()
+        expected = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": now})
+        assert (mask.states_like(q).cpu().numpy() == expected.states()).all()
+        same = onepass.attention(q, k, v, block_mask=expected)
+        assert (as_numpy(out) == as_numpy(same)).all()
+
+
+@pytest.fixture
+def refuses_to_wait(cuda):
+    """A function that turns PyTorch's waiting for the device into an error."""
+    yield lambda: cuda.cuda.set_sync_debug_mode("error")
+    cuda.cuda.set_sync_debug_mode("default")
+
+
+def test_a_block_mask_waits_for_nothing(cuda, refuses_to_wait):
+    documents = np.repeat(np.arange(8, dtype=np.int32), 1024)
+    buffers = {"doc": cuda.from_numpy(documents).cuda()}
+    text, size = "doc[q_index] == doc[k_index] && q_index >= k_index", (8192, 8192)
+    q = cuda.zeros(1, 1, 8192, 64, device="cuda", dtype=cuda.bfloat16)
+    for exact in (False, True):
+        onepass.block_mask(text, *size, mod_buffers=buffers, exact=exact)  # loads the kernels
+        refuses_to_wait()
+        made = onepass.block_mask(text, *size, mod_buffers=buffers, exact=exact).states_like(q)
+        cuda.cuda.set_sync_debug_mode("default")
+        expected = onepass.block_mask(text, *size, mod_buffers={"doc": documents}, exact=exact)
+        assert (made.cpu().numpy() == expected.states()).all()
+
+
+def test_pytorchs_lists_are_made_on_the_device(cuda, refuses_to_wait):
+    documents = cuda.arange(8, device="cuda", dtype=cuda.int32).repeat_interleave(1024)
+    names = ("kv_indices", "kv_num_blocks", "full_kv_indices", "full_kv_num_blocks", "q_indices", "q_num_blocks")
+
+    def mask(b, h, q, k):
+        return (documents[q] == documents[k]) & (q >= k)
+
+    def lists():
+        made = onepass.torch.create_block_mask(mask, None, None, 8192, 8192, device="cuda")
+        return [getattr(made, name) for name in names]
+
+    lists()  # loads the kernels
+    refuses_to_wait()
+    found = lists()
+    cuda.cuda.set_sync_debug_mode("default")
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    expected = create_block_mask(mask, None, None, 8192, 8192, device="cuda")
+    assert all(cuda.equal(x, getattr(expected, name)) for x, name in zip(found, names, strict=True))
+
+
 def test_appending_to_pages_in_a_graph(cuda, rng):
     """The CPU's bits, at the ends that the lengths say when the graph is replayed."""
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 2, 1, 64), (3, 2, 1, 64), (3, 4, 1, 64))]

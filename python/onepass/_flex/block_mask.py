@@ -87,7 +87,7 @@ class BlockMask(theirs.BlockMask):
         mask_mod, batch, heads, device, separate = self._made_of
         buffers = Buffers()
         seen = text(_expression(mask_mod, (batch, heads), self.seq_lengths, device), buffers)
-        tiles = block_mask(
+        made = block_mask(
             seen,
             *self.seq_lengths,
             batch=batch,
@@ -95,12 +95,12 @@ class BlockMask(theirs.BlockMask):
             tile=self.BLOCK_SIZE,
             mod_buffers=buffers.given(),
             exact=True,
-        ).states()
+            device=device,
+        )
+        states = made.states_like(torch.empty(0, device=device))
         for dimension, (length, size) in zip((2, 3), zip(self.seq_lengths, self.BLOCK_SIZE)):
             if length % size:  # PyTorch pads the last tile with hidden elements
-                last = (slice(None),) * dimension + (-1,)
-                tiles[last] = tiles[last].clip(max=1)
-        states = torch.from_numpy(tiles).to(device)
+                states.select(dimension, -1).clamp_(max=1)
         some, full = states > 0, states == 2
         lists = theirs.BlockMask.from_kv_blocks(
             *_ordered(some & ~full if separate else some),
