@@ -77,18 +77,19 @@ def wide():
 
 
 def jvp():
-    """The forward mode's time over that of each forward of the same problem."""
-    forwards, lines = {}, []
+    """The forward mode beside the forward of the same problem, and beside its kernel of mma.sync. A problem's rows are
+    the forward, the forward mode, and that kernel where another one is chosen."""
+    problems = {}
     for row in rows_of("h200_jvp"):
-        if not row["problem"].startswith("jvp "):
-            forwards.setdefault(short(row["problem"]).replace(" lse", ""), {})[row["implementation"]] = row["median_s"]
-            continue
-        problem = row["problem"].removeprefix("jvp ").replace(" lse tlse", "")
-        over = [forwards[problem].get(name) for name in ("cuda.sm80", "cuda.sm90")]
-        shown = problem.removesuffix(" cuda:0").replace(" layout=bshd", "")
-        ratios = [f"{row['median_s'] / forward:.1f}" if forward else "-" for forward in over]
-        lines.append([f"`{shown}`", three(1e3 * row["median_s"]), f"{1e-12 * rate(row):.0f}", *ratios])
-    return markdown(["problem", "ms", "TFLOP/s", "over `cuda.sm80`", "over `cuda.sm90`"], lines)
+        words = row["problem"].split()[1:]
+        problems.setdefault(" ".join(w for w in words if w not in ("lse", "tlse", "layout=bshd", "cuda:0")), []).append(row)
+    lines = []
+    for problem, (forward, ours, *tiles) in problems.items():
+        seconds = ours["median_s"]
+        beside = f"{three(1e3 * tiles[0]['median_s'])} ({tiles[0]['median_s'] / seconds:.1f}x)" if tiles else "-"
+        over = f"{seconds / forward['median_s']:.1f} (`{forward['implementation']}`)"
+        lines.append([f"`{problem}`", three(1e3 * seconds), f"{1e-12 * rate(ours):.0f}", beside, over])
+    return markdown(["problem", "ms", "TFLOP/s", "by `mma.sync`, ms", "over the forward"], lines)
 
 
 def h200_keys(name, *peers):
