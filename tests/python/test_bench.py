@@ -55,9 +55,9 @@ def test_the_studies_are_listed():
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == studies.NAMES
     assert studies.NAMES == [
-        "cascade", "context_parallel", "context_parallel_scale", "fa1_claim", "flex_speed", "fp8_errors", "fp8_model",
-        "fp8_speed", "frameworks", "gradient_errors", "jax_speed", "jvp_speed", "mask_gallery", "race", "serving_speed",
-        "serving_transformers", "vllm_speed",
+        "block_mask_build", "cascade", "context_parallel", "context_parallel_scale", "fa1_claim", "flex_speed",
+        "fp8_errors", "fp8_model", "fp8_speed", "frameworks", "gradient_errors", "jax_speed", "jvp_speed",
+        "mask_gallery", "race", "serving_speed", "serving_transformers", "vllm_speed",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout
@@ -92,6 +92,7 @@ RESULTS = {
     "fp8_model": "minilm_fp8",
     "fp8_speed": "h200_fp8",
     "frameworks": "xeon16_frameworks",
+    "block_mask_build": "h200_block_mask_build",
     "gradient_errors": "h200_backward_errors",
     "jax_speed": "h200_jax",
     "mask_gallery": "zen3_gallery",
