@@ -5,12 +5,14 @@
 //   m.sparsity();                        // the share of tiles that are empty
 //   m.full.of(m.list(0, 0, row_tile));   // the tiles of keys that row tile sees whole
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "onepass/export.h"
+#include "onepass/launch.hpp"
 #include "onepass/tensor.hpp"
 
 namespace onepass::inline v0 {
@@ -78,10 +80,13 @@ struct BlockMask {
 // The states of the same tiles, written into `states` on its device, where the buffers are, too: int32 [batch, heads,
 // row_tiles, key_tiles] of any strides, as AttentionTensors::block_mask has them. On CUDA the work is put on the stream
 // and nothing is waited for; it can be captured once a call with this mask_mod has loaded the kernels. There `exact`
-// evaluates elements in the device's arithmetic.
+// evaluates elements in the device's arithmetic. Without a workspace, memory is allocated in stream order.
 ONEPASS_API void block_mask_states(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers,
                                    const BlockMaskShape& shape, const Tensor& states, bool exact = false,
-                                   void* stream = nullptr);
+                                   const Launch& launch = {});
+// The bytes of its workspace; 0 for buffers in CPU memory.
+[[nodiscard]] ONEPASS_API std::size_t block_mask_workspace_bytes(const std::vector<NamedTensor>& mod_buffers,
+                                                                 const BlockMaskShape& shape);
 
 // The tiles of a boolean mask [batch, heads, seq_q, seq_k] in CPU memory, true = visible; dimensions in front may be
 // left out.

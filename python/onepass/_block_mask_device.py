@@ -48,6 +48,7 @@ def states(mask_mod: str, buffers: Mapping[str, Any], shape: tuple[int, ...], ex
     exported = [(name, _arrays.exported(f"mod buffer {name}", x, place)) for name, x in there.items()]
     batch, heads, seq_q, seq_k, tile_q, tile_k = shape
     made = _arrays.new(like, (batch, heads, -(-seq_q // tile_q), -(-seq_k // tile_k)), "int32", ordered=False)
-    _onepass.block_mask_states(mask_mod, exported, shape, exact, _arrays.target("states", made, place), place.stream)
+    target = _arrays.target("states", made, place)
+    _onepass.block_mask_states(mask_mod, exported, shape, exact, target, place.stream, place.workspace)
     place.finish()
     return made

@@ -19,7 +19,13 @@ def explain_fp8(options: dict[str, Any], fp8: dict[str, Any], target: str = "") 
 def explain_line(line: str, target: str = "") -> str: ...
 def block_mask(mask_mod: str, mod_buffers: list[Any], shape: tuple[int, ...], exact: bool) -> tuple[Any, ...]: ...
 def block_mask_states(
-    mask_mod: str, mod_buffers: list[Any], shape: tuple[int, ...], exact: bool, states: Any, stream: int
+    mask_mod: str,
+    mod_buffers: list[Any],
+    shape: tuple[int, ...],
+    exact: bool,
+    states: Any,
+    stream: int,
+    workspace: Any,
 ) -> None: ...
 def block_mask_of_tensor(bool_mask: Any, tile_q: int, tile_k: int) -> tuple[Any, ...]: ...
 def block_mask_of_lists(

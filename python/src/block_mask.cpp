@@ -69,12 +69,20 @@ nb::tuple of_text(const std::string& mask_mod, const Buffers& buffers, const Sha
   }
   return lists_of(mask);
 }
+// workspace: None, or bytes -> (what keeps the memory, its address).
 void states_of(const std::string& mask_mod, const Buffers& buffers, const Shape& shape, bool exact, nb::handle states,
-               std::uintptr_t stream) {
+               std::uintptr_t stream, nb::handle workspace) {
   const Given given(buffers);
   const Argument to("states", states, "int32", true);
+  Launch launch{.stream = reinterpret_cast<void*>(stream)};
+  nb::object memory;
+  if (const std::size_t bytes = block_mask_workspace_bytes(given.tensors, shape_of(shape));
+      bytes > 0 && !workspace.is_none()) {
+    memory = workspace(bytes);
+    launch.workspace = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(memory[1])), bytes};
+  }
   const nb::gil_scoped_release unlocked;
-  block_mask_states(mask_mod, given.tensors, shape_of(shape), to.view, exact, reinterpret_cast<void*>(stream));
+  block_mask_states(mask_mod, given.tensors, shape_of(shape), to.view, exact, launch);
 }
 nb::tuple of_tensor(nb::handle bool_mask, std::int64_t tile_q, std::int64_t tile_k) {
   const Argument argument("bool_mask", bool_mask, "bool");
@@ -93,7 +101,7 @@ nb::tuple of_lists(const Shape& shape, const Lists& mixed, const Lists& full) {
 void add_block_mask(nb::module_& m) {
   m.def("block_mask", &of_text, nb::arg("mask_mod"), nb::arg("mod_buffers"), nb::arg("shape"), nb::arg("exact"));
   m.def("block_mask_states", &states_of, nb::arg("mask_mod"), nb::arg("mod_buffers"), nb::arg("shape"),
-        nb::arg("exact"), nb::arg("states"), nb::arg("stream"));
+        nb::arg("exact"), nb::arg("states"), nb::arg("stream"), nb::arg("workspace").none());
   m.def("block_mask_of_tensor", &of_tensor, nb::arg("bool_mask"), nb::arg("tile_q"), nb::arg("tile_k"));
   m.def("block_mask_of_lists", &of_lists, nb::arg("shape"), nb::arg("mixed"), nb::arg("full"));
 }

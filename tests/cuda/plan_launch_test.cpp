@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/block_mask/host.hpp"
 #include "cuda/compile/cubin_cache.hpp"
 #include "cuda/driver/api.hpp"
 #include "cuda/fake_launches.hpp"
@@ -30,6 +31,10 @@ namespace {
 // Bytes between q and a multiple of 256, and the head dim.
 constexpr std::pair<std::uintptr_t, std::int64_t> kCalls[] = {{0, 64}, {16, 64}, {8, 64}, {2, 64},
                                                               {0, 40}, {4, 40},  {0, 72}};
+
+// Words of block masks.
+const std::string kCausal = "mask_mod={q_index >= k_index}",
+                  kDocuments = "mask_mod={doc(0, q_index) == doc(0, k_index)} buffer=doc:int32:1x131072";
 
 class PlannedLaunch : public testing::Test {
  protected:
@@ -59,6 +64,9 @@ class PlannedLaunch : public testing::Test {
     }
     for (const TargetKernel& kernel : kernels_on("sm_90", problem_of(step(), step_options())))
       if (kernel.program.entry != "append_kv") cubin_for(kernel.program);
+    for (const std::string& mask : {kCausal, kDocuments})
+      for (const KernelProgram& program : block_mask_programs(parse_problem("fwd s8 d8 " + mask), "sm_90"))
+        cubin_for(program);
   }
   void SetUp() override {
     if (std::string why; !nvrtc(&why)) GTEST_SKIP() << why;
@@ -154,6 +162,47 @@ TEST_F(PlannedLaunch, TakesTensorsThatAreBetterAligned) {
     EXPECT_NE(std::string(e.what()).find("align=q:8"), std::string::npos) << e.what();
   }
   EXPECT_EQ(fake->launches, before + 1);
+}
+
+// Levels of buffers take a launch for groups of 16 elements, one for what is above, one for whole buffers of many rows.
+TEST_F(PlannedLaunch, ABlockMaskIsPutOnTheStream) {
+  const Device gpu{DeviceKind::cuda, 0};
+  const auto at = [](std::uintptr_t n) { return reinterpret_cast<void*>(n << 24); };
+  const auto launches = [&](const std::string& words, std::int64_t rows, std::int64_t n, std::int64_t tiles) {
+    const Problem p = parse_problem("fwd s8 d8 " + words);
+    std::vector<NamedTensor> buffers;
+    for (const ModBuffer& b : p.mod_buffers) buffers.push_back({b.name, Tensor(at(1), b.dtype, {rows, n}, gpu)});
+    const int before = fake->launches;
+    block_mask_states(p.mask_mod, buffers, {.seq_q = tiles * 128, .seq_k = tiles * 128},
+                      Tensor(at(2), DType::i32, {1, 1, tiles, tiles}, gpu), false, {.stream = at(3)});
+    if (tiles > 0) {
+      EXPECT_EQ(fake->last.block_x, static_cast<unsigned>(kBlockMaskThreads));
+      EXPECT_EQ(fake->last.stream, at(3));
+    }
+    return fake->launches - before;
+  };
+  EXPECT_EQ(launches(kCausal, 0, 0, 1024), 1);
+  EXPECT_EQ(fake->last.grid_x, 8u * 132);  // of 1024 x 32 strips of 32 tiles
+  EXPECT_EQ(launches(kCausal, 0, 0, 3), 1);
+  EXPECT_EQ(fake->last.grid_x, 1u);
+  EXPECT_EQ(launches(kCausal, 0, 0, 0), 0);
+  EXPECT_EQ(launches(kDocuments, 1, 131072, 1024), 3);
+  EXPECT_EQ(launches(kDocuments, 1, 16, 1024), 2);  // a group is all there is
+  EXPECT_EQ(launches(kDocuments, 100, 200, 1024), 4);
+  EXPECT_EQ(launches(kDocuments, 1, 3 << 20, 16), 2);  // without groups
+
+  const std::vector<NamedTensor> buffers = {{"doc", Tensor(at(1), DType::i32, {1, 131072}, gpu)}};
+  const BlockMaskShape shape{.seq_q = 128, .seq_k = 128};
+  const std::size_t bytes = block_mask_workspace_bytes(buffers, shape);
+  EXPECT_NEAR(static_cast<double>(bytes), 3.0 * 131072, 200);
+  const auto run = [&](std::size_t size, std::uintptr_t beyond) {
+    block_mask_states("doc(0, q_index) == doc(0, k_index)", buffers, shape,
+                      Tensor(at(2), DType::i32, {1, 1, 1, 1}, gpu), false,
+                      {.workspace = {static_cast<std::byte*>(at(4)) + beyond, size}});
+  };
+  run(bytes, 0);
+  EXPECT_THROW(run(bytes - 1, 0), Error);
+  EXPECT_THROW(run(bytes, 32), Error);
 }
 
 TEST_F(PlannedLaunch, LoadsNothingOncePrepared) {

@@ -67,9 +67,9 @@ std::vector<KernelProgram> block_mask_programs(const Problem& p, const std::stri
   return programs;
 }
 
-std::size_t level_bytes(const BlockMaskCall& call) {
+std::size_t level_bytes(const std::vector<NamedTensor>& buffers, const BlockMaskShape& shape) {
   std::size_t bounds = 0;
-  for (const NamedTensor& b : call.buffers) bounds += static_cast<std::size_t>(sizes_of(b.tensor, call.shape).bounds());
+  for (const NamedTensor& b : buffers) bounds += static_cast<std::size_t>(sizes_of(b.tensor, shape).bounds());
   return bounds * sizeof(Bounds);
 }
 
@@ -117,7 +117,7 @@ BlockMaskParams block_mask_params(const BlockMaskCall& call, const LevelParams& 
   return p;
 }
 
-void block_mask_states(const BlockMaskText& mask, const BlockMaskCall& call, void* on) {
+void block_mask_states(const BlockMaskText& mask, const BlockMaskCall& call, void* memory, void* on) {
   const DeviceFacts& device = device_facts(call.states.device.index);
   if (device.major < 8) throw Error(ErrorCode::unsupported, "a block mask on a device " + why_too_old(device));
   const auto stream = static_cast<Stream>(on);
@@ -139,8 +139,7 @@ void block_mask_states(const BlockMaskText& mask, const BlockMaskCall& call, voi
   };
   const Kernel& tile_kernel =
       tile_kernels.find(device.ordinal, mods_key(problem), 0, stream, [&] { return tile_program(problem, arch); });
-  const DeviceScratch memory(device, level_bytes(call), stream);
-  LevelParams levels = level_params(call, memory.data());
+  LevelParams levels = level_params(call, memory);
   if (!call.buffers.empty()) {
     const Kernel& kernel =
         level_kernels.find(device.ordinal, 0, kLevelBytes, stream, [&] { return level_program(arch); });

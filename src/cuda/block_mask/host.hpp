@@ -20,8 +20,8 @@ struct BlockMaskCall {
   bool exact;
 };
 // The memory that bounds of the buffers take.
-std::size_t level_bytes(const BlockMaskCall& call);
-// The parameters of the launches; `memory` has level_bytes(call) bytes. The part and the units of levels are those of
+std::size_t level_bytes(const std::vector<NamedTensor>& buffers, const BlockMaskShape& shape);
+// The parameters of the launches; `memory` has level_bytes() bytes. The part and the units of levels are those of
 // launch_levels().
 LevelParams level_params(const BlockMaskCall& call, void* memory);
 BlockMaskParams block_mask_params(const BlockMaskCall& call, const LevelParams& levels);
@@ -35,7 +35,7 @@ void launch_levels(const BlockMaskCall& call, LevelParams& params, const Start& 
   }
 }
 
-// Puts the work on the stream. The tensors are checked.
-void block_mask_states(const BlockMaskText& mask, const BlockMaskCall& call, void* stream);
+// Puts the work on the stream. The tensors are checked. memory: level_bytes() bytes.
+void block_mask_states(const BlockMaskText& mask, const BlockMaskCall& call, void* memory, void* stream);
 
 }  // namespace onepass::cuda

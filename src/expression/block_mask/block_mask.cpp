@@ -16,18 +16,6 @@ namespace {
 
 constexpr std::int64_t kStrip = 64;  // row tiles whose states are in memory
 
-void check(const BlockMaskShape& s) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  for (const auto& [name, value, least] : {std::tuple{"batch", s.batch, 1},
-                                           {"heads", s.heads, 1},
-                                           {"seq_q", s.seq_q, 0},
-                                           {"seq_k", s.seq_k, 0},
-                                           {"tile_q", s.tile_q, 1},
-                                           {"tile_k", s.tile_k, 1}})
-    want(value >= least && value <= kMost, ErrorCode::bad_shape, name, " of a block mask must be from ", least, " to ",
-         kMost, " (got ", value, ")");
-}
-
 // The same tiles, by tiles of keys.
 TileLists by_keys(const BlockMaskShape& s, const TileLists& of_rows) {
   const std::int64_t rows = s.row_tiles(), keys = s.key_tiles(), heads = s.batch * s.heads;
@@ -111,9 +99,21 @@ class Elements {
 
 }  // namespace
 
+void check_block_mask(const BlockMaskShape& s) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (const auto& [name, value, least] : {std::tuple{"batch", s.batch, 1},
+                                           {"heads", s.heads, 1},
+                                           {"seq_q", s.seq_q, 0},
+                                           {"seq_k", s.seq_k, 0},
+                                           {"tile_q", s.tile_q, 1},
+                                           {"tile_k", s.tile_k, 1}})
+    want(value >= least && value <= kMost, ErrorCode::bad_shape, name, " of a block mask must be from ", least, " to ",
+         kMost, " (got ", value, ")");
+}
+
 BlockMaskText read_block_mask(std::string_view mask_mod, const std::vector<NamedTensor>& mod_buffers,
                               const BlockMaskShape& s, Device device) {
-  check(s);
+  check_block_mask(s);
   want(mod_buffers.size() <= kMaxModBuffers, ErrorCode::bad_value, "mod_buffers must be at most ", kMaxModBuffers,
        " (got ", mod_buffers.size(), ")");
   std::vector<ModBuffer> specs;
@@ -161,7 +161,7 @@ BlockMask block_mask(const ConstTensor& mask, std::int64_t tile_q, std::int64_t 
     return mask.rank >= back ? mask.stride[static_cast<std::size_t>(mask.rank - back)] : 0;
   };
   const BlockMaskShape s{of(4), of(3), of(2), of(1), tile_q, tile_k};
-  check(s);
+  check_block_mask(s);
   const auto* const data = static_cast<const std::uint8_t*>(mask.data);
   return from_states(s, [&](std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t rows, Tile* to) {
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -180,7 +180,7 @@ BlockMask block_mask(const ConstTensor& mask, std::int64_t tile_q, std::int64_t 
 }
 
 BlockMask block_mask(const BlockMaskShape& s, TileLists mixed, TileLists full) {
-  check(s);
+  check_block_mask(s);
   const auto lists = static_cast<std::size_t>(s.batch * s.heads * s.row_tiles());
   for (const auto& [name, l] : {std::pair{"mixed", &mixed}, {"full", &full}}) {
     want(l->begin.size() == lists + 1, ErrorCode::bad_shape, name, ".begin must have ", lists + 1, " entries (got ",

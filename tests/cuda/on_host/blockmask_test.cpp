@@ -23,7 +23,7 @@ std::vector<std::int32_t> states_of(const Kernel& kernel, const std::vector<Name
   const Tensor states(memory.data(), DType::i32, {s.batch, s.heads, s.row_tiles(), s.key_tiles()},
                       {s.heads * s.row_tiles() * padded, s.row_tiles() * padded, padded, 1});
   const cuda::BlockMaskCall call{buffers, s, states, exact};
-  std::vector<unsigned char> levels(cuda::level_bytes(call) + 64, 0xff);  // NaN
+  std::vector<unsigned char> levels(cuda::level_bytes(buffers, s) + 64, 0xff);  // NaN
   LevelParams level_params = cuda::level_params(call, levels.data());
   cuda::launch_levels(call, level_params, [&](const LevelParams& p) { kernel.levels(&p); });
   EXPECT_TRUE(std::all_of(levels.end() - 64, levels.end(), [](unsigned char x) { return x == 0xff; }));
