@@ -35,6 +35,13 @@ def moved(x: Any, like: Any) -> Any:
     return x
 
 
+def _there(x: Any, like: Any) -> Any:
+    """A buffer where `like` is."""
+    if _devices.is_torch(x) and _devices.is_torch(like) and x.device != like.device:
+        x = x.to(like.device)
+    return readable(moved(x, like))
+
+
 def readable(array: Any) -> Any:
     """A buffer of a dtype and rank that the extension reads."""
     array = _options.of_one(array)
@@ -44,7 +51,7 @@ def readable(array: Any) -> Any:
 def states(mask_mod: str, buffers: Mapping[str, Any], shape: tuple[int, ...], exact: bool, like: Any) -> Any:
     """int32 ``[batch, heads, row_tiles, key_tiles]`` of the kind and on the device of `like`."""
     place = _devices.place_of(like)
-    there = {name: readable(moved(x, like)) for name, x in buffers.items()}
+    there = {name: _there(x, like) for name, x in buffers.items()}
     exported = [(name, _arrays.exported(f"mod buffer {name}", x, place)) for name, x in there.items()]
     batch, heads, seq_q, seq_k, tile_q, tile_k = shape
     made = _arrays.new(like, (batch, heads, -(-seq_q // tile_q), -(-seq_k // tile_k)), "int32", ordered=False)

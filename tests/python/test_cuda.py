@@ -146,6 +146,16 @@ def test_a_block_mask_waits_for_nothing(cuda, refuses_to_wait):
         assert (made.cpu().numpy() == expected.states()).all()
 
 
+def test_buffers_of_a_block_mask_are_copied_to_its_device(cuda):
+    documents = np.repeat(np.arange(4), 100)
+    text = "doc[q_index] == doc[k_index]"
+    expected = onepass.block_mask(text, 400, 400, mod_buffers={"doc": documents}).states()
+    for x in (documents, cuda.from_numpy(documents), cuda.from_numpy(documents).cuda()):
+        made = onepass.block_mask(text, 400, 400, mod_buffers={"doc": x}, device="cuda")
+        assert not vars(made).keys() & {"mixed"} and (made.states() == expected).all()
+        assert repr(made).startswith("BlockMask(batch=1")
+
+
 def test_pytorchs_lists_are_made_on_the_device(cuda, refuses_to_wait):
     documents = cuda.arange(8, device="cuda", dtype=cuda.int32).repeat_interleave(1024)
     names = ("kv_indices", "kv_num_blocks", "full_kv_indices", "full_kv_num_blocks", "q_indices", "q_num_blocks")
