@@ -62,11 +62,13 @@ void take(T& to, const Arguments& a, int i, const char* name) {
     if (const auto given = a.number(i)) to = narrow(name, *given);
   } else if constexpr (std::is_same_v<T, std::string>) {
     to = a.text(i).value_or("");
-  } else if constexpr (std::is_same_v<T, Accumulation>) {
-    const std::string_view word = a.text(i).value_or("exact");
-    want(word == "exact" || word == "fast", ErrorCode::bad_value, name, " must be 'exact' or 'fast' (got '", word,
+  } else if constexpr (Choice<T>) {
+    const auto& [standard, other] = kWordsOf<T>;
+    const std::string_view word = a.text(i).value_or(standard);
+    const auto chosen = choice_named<T>(word);
+    want(chosen.has_value(), ErrorCode::bad_value, name, " must be '", standard, "' or '", other, "' (got '", word,
          "')");
-    to = word == "fast" ? Accumulation::fast : Accumulation::exact;
+    to = *chosen;
   } else if constexpr (std::is_same_v<T, Band>) {
     to = band_of(a);
   } else {

@@ -177,6 +177,7 @@ typedef struct onepass_options {
   /* 1: out is a part of a result that onepass_merge completes. An fp32 out of 16-bit inputs divides by the sum of the
    * unrounded weights then, else by the sum of the rounded ones. Of a forward. */
   int32_t partial;
+  int32_t tf32; /* 1: products of an fp32 q, k and v may round their operands to TF32's 11 significant bits (docs) */
 } onepass_options;
 
 /* onepass_options o; onepass_options_init(&o, sizeof o); */

@@ -27,6 +27,12 @@ struct Band {
 // of 1 % of V's mean at 1k keys, of 5 % at 4k and of 18 % at 16k. Other dtypes and the CPU are exact.
 enum class Accumulation : std::uint8_t { exact, fast };
 
+// The precision that an fp32 call's products need. fp32: that of fp32. tf32: products may round their operands to the
+// 11 significant bits of NVIDIA's TF32, as PyTorch's allow_tf32 does: a relative error of 2^-11 per operand. Sums,
+// softmax and results stay fp32. Kernels on tensor cores are then up to three times as fast. Other kernels and the CPU
+// compute in fp32.
+enum class Precision : std::uint8_t { fp32, tf32 };
+
 // How far, in natural units, a row's largest score may be from a unified_max that serves it: e^40 of fp32's e^88, so
 // that sums of 10^9 keys and weights of 2^-24 of the largest stay numbers.
 inline constexpr float kUnifiedRange = 40.0f;
@@ -73,6 +79,7 @@ struct Attention {
   // changes nothing.
   bool partial = false;
   Accumulation accumulation = Accumulation::exact;  // of products of fp8_e4m3 q, k and v
+  Precision precision = Precision::fp32;            // of products of an fp32 q
 
   // A forward of few rows: one number phi that all weights e^(s - phi) refer to in place of the rows' maxima, so that
   // splits of the keys join by addition. It changes no result: a row whose largest score is not within

@@ -25,7 +25,7 @@ _SIDE_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if backw
 # Those of a forward alone: of a cache, and factors of fp8, which only attention() has.
 _CACHE_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not backward and dtype == "int32")
 _FP8_INPUTS = tuple((name, dtype) for name, dtype, backward in _INPUTS if not backward and dtype == "float32")
-_ACCUMULATION = {"exact": 0, "fast": 1}  # onepass::Accumulation
+CHOICES = _onepass.attention_choices()  # the words of options that are one of two, the default first
 
 _LAYOUTS = {"bhsd": False, "bshd": True}
 
@@ -103,11 +103,16 @@ def _window(window: Any) -> Any:
     )
 
 
-def _accumulation(name: str, x: Any) -> Any:
-    try:
-        return _ACCUMULATION[x]
-    except (KeyError, TypeError):
-        raise ValueError(f"{name} must be 'exact' or 'fast' (got {x!r})") from None
+def _choice(name: str, x: Any) -> Any:
+    words = CHOICES[name]
+    if not isinstance(x, str) or x not in words:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, words))} (got {x!r})")
+    return words.index(x)
+
+
+def not_default(name: str, word: Any) -> Any:
+    """None in place of the default: what a PyTorch schema has."""
+    return None if word == CHOICES[name][0] else word
 
 
 def bound(name: str, x: Any) -> Any:
@@ -146,7 +151,7 @@ _KINDS: dict[str, tuple[Any, Any, Callable[[str, Any], Any]]] = {
     "number": (0.0, 0.0, number),
     "optional number": (None, None, number),
     "text": (None, "", expression),
-    "choice": ("exact", 0, _accumulation),
+    "choice": ("", 0, _choice),  # the default is its first word
     "numbers": (None, (0, 0, 0, 0), _four),
 }
 _READ = {"softcap": _softcap, "dropout_p": _probability, "mask_tile_q": _tile, "mask_tile_k": _tile}
@@ -158,6 +163,7 @@ def _rows(whole: bool) -> list[tuple[Any, ...]]:
     for name, kind, forward, backward in _onepass.attention_options():
         if kind in _KINDS and forward and (backward or whole):
             default, at_default, read = _KINDS[kind]
+            default = CHOICES[name][0] if kind == "choice" else default
             rows.append((name, default, at_default, _READ.get(name, read)))
     return rows
 

@@ -35,6 +35,7 @@ class BackwardOptions(TypedDict, Generic[_Array], total=False):
     score_mod: str | Callable[..., Any] | None
     mask_mod: str | Callable[..., Any] | None
     mod_buffers: Mapping[str, _Array] | None
+    precision: Literal["fp32", "tf32"]
     layout: Layout
     implementation: str | None
     threads: int | None

@@ -108,7 +108,7 @@ def _call_of(given: dict[str, Any]) -> Any:
         "window_left": left,
         "window_right": right,
         "seed": _torch_op.signed(seed) if seed else 0,
-        "accumulation": None if given["accumulation"] == "exact" else given["accumulation"],
+        **{name: _options.not_default(name, given[name]) for name in _options.CHOICES},
         "fp8": None if given["fp8"] is False else fp8_text(given["fp8"]),
         "tokens_first": False if given["layout"] == "bhsd" else _options.tokens_first(given["layout"]),
         "return_lse": bool(given["return_lse"]),

@@ -132,6 +132,7 @@ def check_fit(c: Any, inputs: Any, others: Any = None) -> None:
         "layout": "bshd" if c.tokens_first else "bhsd",
         "deterministic": c.deterministic,
         "accumulation": c.accumulation or "exact",
+        "precision": c.precision or "fp32",
     }
     if others is not None:
         words["dout"] = None

@@ -39,7 +39,7 @@ Call = _namedtuple("Call", NAMES, defaults=tuple(_defaults.values())[3:])
 
 def _same_words(function: Any) -> tuple[str, ...]:
     """The options that a Call has as a function of the package takes them."""
-    others = {*INPUTS, "mod_buffers", "seed", "threads", "accumulation", "fp8", "deterministic"}
+    others = {*INPUTS, *_options.CHOICES, "mod_buffers", "seed", "threads", "fp8", "deterministic"}
     return tuple(name for name in NAMES if name in _options.keywords(function) and name not in others)
 
 
@@ -113,6 +113,7 @@ def _arguments(c: Any, words: tuple[str, ...]) -> dict[str, Any]:
         "threads": _threads(c.q, c.threads),
         "window": window,
         "layout": "bshd" if c.tokens_first else "bhsd",
+        "precision": c.precision or "fp32",
         "seed": seed if isinstance(seed, Tensor) else seed % 2**64,
         "mod_buffers": dict(zip(c.mod_names.split(","), c.mod_buffers)) if c.mod_buffers else None,
     }

@@ -141,6 +141,16 @@ nb::list attention_options() {
   return all;
 }
 
+// The words of each option that is one of two, the default first.
+nb::dict attention_choices() {
+  nb::dict all;
+  for_each_option([&](const OptionRow& row, auto option) {
+    using T = OptionType<decltype(option)>;
+    if constexpr (Choice<T>) all[row.name] = nb::make_tuple(std::string(kWordsOf<T>[0]), std::string(kWordsOf<T>[1]));
+  });
+  return all;
+}
+
 // (name, causal, align) of each mask.
 nb::list masks() {
   nb::list all;
@@ -175,6 +185,7 @@ void add_attention(nb::module_& m) {
   m.def("attention_fp8", &attention_fp8, "options"_a, "fp8"_a);
   m.def("explain_fp8", &explain_fp8, "options"_a, "fp8"_a, "target"_a = "");
   m.def("attention_options", &attention_options);
+  m.def("attention_choices", &attention_choices);
   m.def("masks", &masks);
   m.def("attention_tensors", &attention_tensors);
 }

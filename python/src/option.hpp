@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "item.hpp"
-#include "onepass/options.hpp"
+#include "problem/attention/options.hpp"
 
 namespace onepass::python {
 
@@ -33,7 +33,7 @@ constexpr const char* kind_of() {
     return "optional number";  // NaN in an attribute of JAX's is none
   else if constexpr (std::is_same_v<T, std::string>)
     return "text";
-  else if constexpr (std::is_same_v<T, Accumulation>)
+  else if constexpr (Choice<T>)
     return "choice";
   else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
     return "numbers";  // text with colons between them in an attribute of JAX's
@@ -46,8 +46,9 @@ template <class T>
 void take(T& to, const nanobind::dict& o, const char* name) {
   to = item<T>(o, name);
 }
-inline void take(Accumulation& to, const nanobind::dict& o, const char* name) {
-  to = Accumulation{item<std::uint8_t>(o, name)};
+template <Choice T>
+void take(T& to, const nanobind::dict& o, const char* name) {
+  to = T{item<std::uint8_t>(o, name)};
 }
 inline void take(Band& to, const nanobind::dict& o, const char*) {
   to.causal = item<bool>(o, "causal");

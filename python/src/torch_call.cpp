@@ -107,10 +107,10 @@ bool TakenCall::take_option(T& to, const TorchCall& call, int at) {
     return true;
   } else if constexpr (std::is_same_v<T, bool>) {
     if (given) to = nb::cast<bool>(nb::handle(given));
-  } else if constexpr (std::is_same_v<T, Accumulation>) {
-    const auto name = given ? nb::cast<std::string>(nb::handle(given)) : "exact";
-    if (name != "exact" && name != "fast") return false;
-    to = name == "fast" ? Accumulation::fast : Accumulation::exact;
+  } else if constexpr (Choice<T>) {
+    const auto chosen = given ? choice_named<T>(nb::cast<std::string>(nb::handle(given))) : T{};
+    if (!chosen) return false;
+    to = *chosen;
   } else {
     if (!is_none(call[at]) && !PyFloat_Check(call[at]) && !PyLong_Check(call[at])) return false;
     const double x = given ? nb::cast<double>(nb::handle(given)) : 0;

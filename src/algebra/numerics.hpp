@@ -80,6 +80,13 @@ constexpr f8e4m3 from_float<f8e4m3>(float x) {
   return {static_cast<std::uint8_t>(sign | ((a - (120u << 23)) >> 20))};
 }
 
+// To 11 significant bits, which tf32 products read: to nearest, ties away from 0 (PTX's cvt.rna.tf32.f32). NaN stays
+// NaN, and a number beyond the largest becomes infinite.
+constexpr float round_to_tf32(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  return (u & 0x7f800000u) == 0x7f800000u ? x : std::bit_cast<float>((u + 0x1000u) & 0xffffe000u);
+}
+
 // Element `index` of a typed buffer as fp32, and back.
 float load_element(const void* data, DType dtype, std::int64_t index);
 void store_element(void* data, DType dtype, std::int64_t index, float value);

@@ -70,8 +70,11 @@ struct Inputs {
   // The attention in an FP8 attention: its q, k and v are quantized by the CPU, its other tensors are these. It does
   // not have buffers for its outputs.
   Inputs& quantized();
+  // The call of precision=tf32 in fp32. It does not have buffers.
+  Inputs& exact();
 
  private:
+  std::shared_ptr<Inputs> exact_;
   std::shared_ptr<Inputs> quantized_;
   std::vector<std::vector<std::byte>> quantized_memory_;
   std::shared_ptr<const reference::Dense> oracle_, base_;

@@ -11,26 +11,41 @@
 namespace onepass::check {
 namespace {
 
-Verdict judge_forward(Inputs& in, Executor& executor, DeviceKind on) {
-  if (!in.problem.fp8) return judge(in, in.oracle(executor), in.base(executor), on);
-  Inputs& quantized = in.quantized();
-  std::swap(quantized.buffers, in.buffers);
-  Verdict verdict = judge_forward(quantized, executor, on);
-  std::swap(quantized.buffers, in.buffers);
+// Judges the results of `in` as those of another call, which has no buffers.
+template <class F>
+Verdict judge_as(Inputs& other, Inputs& in, const F& judge) {
+  std::swap(other.buffers, in.buffers);
+  Verdict verdict = judge(other);
+  std::swap(other.buffers, in.buffers);
   return verdict;
+}
+// The reference in fp32 of products of tf32, beside their own; nullptr for other calls.
+template <auto of>
+auto* exact(Inputs& in, Executor& executor) {
+  return in.problem.precision == Precision::tf32 ? &(in.exact().*of)(executor) : nullptr;
+}
+
+Verdict judge_forward(Inputs& in, Executor& executor, DeviceKind on) {
+  if (in.problem.fp8)
+    return judge_as(in.quantized(), in, [&](Inputs& quantized) { return judge_forward(quantized, executor, on); });
+  return judge(in, in.oracle(executor), in.base(executor), on, exact<&Inputs::oracle>(in, executor));
 }
 Verdict judge_merge(Inputs& in, Executor& executor, DeviceKind on) {
   return judge(in, in.oracle(executor), in.base(executor), on);
 }
 Verdict judge_backward(Inputs& in, Executor& executor, DeviceKind on) {
-  return judge(in, in.oracle_gradients(executor), in.base_gradients(executor), on);
+  return judge(in, in.oracle_gradients(executor), in.base_gradients(executor), on,
+               exact<&Inputs::oracle_gradients>(in, executor));
 }
 Verdict judge_backward_jvp(Inputs& in, Executor& executor, DeviceKind on) {
-  return judge(in, in.oracle_second(executor), in.base_second(executor), on);
+  return judge(in, in.oracle_second(executor), in.base_second(executor), on,
+               exact<&Inputs::oracle_second>(in, executor));
 }
 Verdict judge_jvp(Inputs& in, Executor& executor, DeviceKind on) {
-  const Verdict forward = judge(in, in.oracle(executor), in.base(executor), on);
-  return forward.right ? judge_tangents(in, in.oracle_tangents(executor), in.base_tangents(executor), on) : forward;
+  const Verdict forward = judge_forward(in, executor, on);
+  return forward.right ? judge_tangents(in, in.oracle_tangents(executor), in.base_tangents(executor), on,
+                                        exact<&Inputs::oracle_tangents>(in, executor))
+                       : forward;
 }
 template <auto rule>
 Verdict by_references(Inputs& in, Executor& executor, DeviceKind) {
@@ -61,7 +76,11 @@ const CheckedOperator& checked(Op op) {
 }
 
 Verdict judge(Inputs& in, Executor& executor, DeviceKind computed_on) {
-  return checked(in.problem.op).judge(in, executor, computed_on);
+  const auto& rule = checked(in.problem.op).judge;
+  if (in.problem.precision == Precision::fp32 || computed_on == DeviceKind::cuda)
+    return rule(in, executor, computed_on);
+  return judge_as(in.exact(), in,
+                  [&](Inputs& exact) { return rule(exact, executor, computed_on); });  // a CPU computes in fp32
 }
 
 }  // namespace onepass::check

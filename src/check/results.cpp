@@ -10,6 +10,7 @@ namespace onepass::check {
 
 void Inputs::forget() {
   oracle_.reset(), base_.reset(), oracle_gradients_.reset(), base_gradients_.reset(), quantized_.reset();
+  exact_.reset();
   oracle_tangents_.reset(), base_tangents_.reset(), oracle_second_.reset(), base_second_.reset();
 }
 
@@ -17,6 +18,16 @@ void Inputs::changed() {
   forget();
   if (problem.op == kBackward) onepass::attention(tensors_of(kForward, tensors), attention);
   if (problem.op == kBackwardJvp) onepass::jvp(tensors_of(kJvp, tensors), attention);
+}
+
+Inputs& Inputs::exact() {
+  if (exact_) return *exact_;
+  exact_ = std::make_shared<Inputs>();
+  exact_->problem = problem;
+  exact_->problem.precision = Precision::fp32;
+  exact_->tensors = tensors;
+  exact_->attention = attention_of(exact_->problem);
+  return *exact_;
 }
 
 void Inputs::poison_outputs() {

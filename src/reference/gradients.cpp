@@ -46,7 +46,7 @@ RowStatistics given_statistics(const Problem& p, const Tensors& a) {
 template <class T, class Round>
 DenseGradients gradients(const Problem& p, const Tensors& a, const ConstTensor& d_out, const RowStatistics& rows,
                          Round round, Executor& executor) {
-  DenseGradients g = zero_gradients(p, a, std::is_same_v<T, double> && p.dtype != DType::f32);
+  DenseGradients g = zero_gradients(p, a, std::is_same_v<T, double> && rounds(p));
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;
@@ -117,11 +117,7 @@ DenseGradients oracle_gradients(const Problem& p, const Tensors& a, Executor& ex
 
 DenseGradients base_gradients(const Problem& p, const Tensors& a, Executor& executor) {
   const RowStatistics rows = given_statistics(p, a);
-  switch (p.dtype) {
-    case DType::bf16: return gradients<float>(p, a, a.dout, rows, Stored<bf16>{}, executor);
-    case DType::f16: return gradients<float>(p, a, a.dout, rows, Stored<f16>{}, executor);
-    default: return gradients<float>(p, a, a.dout, rows, Exact{}, executor);
-  }
+  return with_own_rounding(p, [&](auto round) { return gradients<float>(p, a, a.dout, rows, round, executor); });
 }
 
 DenseGradients oracle_backward(const Problem& p, const Tensors& a, const ConstTensor& d_out, Executor& executor) {

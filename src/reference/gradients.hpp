@@ -19,8 +19,8 @@ namespace onepass::reference {
 // A gradient, row-major, and beside each element the sum of the sizes of its terms: rounding is relative to these.
 struct DenseGradient {
   std::vector<double> value, terms;
-  // If the call has 16 bits: per element the sum of (sizes of the factors that are stored in 16 bits, times the
-  // rest)^2.
+  // If the call has 16 bits or products of tf32: per element the sum of (sizes of the factors that are rounded to
+  // these, times the rest)^2.
   std::vector<double> stored_squares;
   void resize(std::int64_t n, bool stored) {
     value.assign(static_cast<std::size_t>(n), 0);

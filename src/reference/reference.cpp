@@ -31,11 +31,17 @@ void write_numbers(const Problem& p, const Tensors& a, const std::vector<double>
   }
 }
 
+// A CPU computes products of tf32 in fp32, and this is its reference.
+Problem in_fp32(Problem p) {
+  p.precision = Precision::fp32;
+  return p;
+}
+
 struct State final : PlanState {
   using PlanState::PlanState;
   std::string describe() const override { return "float64, two passes, one task per (batch, head)"; }
   void run(const Tensors& a, void*, Executor& executor, void*) const override {
-    const Problem& p = *problem;
+    const Problem p = in_fp32(*problem);
     const Dense dense = oracle(p, a, executor);
     write_out(p, a, dense.out, a.out);
     if (p.want_lse) write_numbers(p, a, dense.lse, a.lse);
@@ -52,13 +58,13 @@ struct BackwardState final : PlanState {
   using PlanState::PlanState;
   std::string describe() const override { return "float64, whole rows of scores, one task per (batch, K/V head)"; }
   void run(const Tensors& a, void*, Executor& executor, void*) const override {
-    const DenseGradients dense =
-        problem->op->tangents ? oracle_second(*problem, a, executor) : oracle_gradients(*problem, a, executor);
+    const Problem p = in_fp32(*problem);
+    const DenseGradients dense = p.op->tangents ? oracle_second(p, a, executor) : oracle_gradients(p, a, executor);
     for (const RoleRow& row : kRoleTable) {
-      if (!writes(row, problem->op) || !uses(*problem, row)) continue;
+      if (!writes(row, p.op) || !uses(p, row)) continue;
       const Tensor& t = a.*row.output;
       const std::vector<double>& from = dense.of(row.role).value;
-      each_number(*problem, a, row, t, [&](std::int64_t offset, std::int64_t index) {
+      each_number(p, a, row, t, [&](std::int64_t offset, std::int64_t index) {
         store_element(t.data, t.dtype, offset, static_cast<float>(from[index]));
       });
     }

@@ -31,7 +31,9 @@ Dense forward_base(const Problem& p, const Tensors& a, Executor& executor) {
   switch (dtype) {
     case DType::bf16: return textbook<float>(p, a, Stored<bf16>{}, executor);
     case DType::f16: return textbook<float>(p, a, Stored<f16>{}, executor);
-    default: return textbook<float>(p, a, Exact{}, executor);
+    default:
+      return p.precision == Precision::tf32 ? textbook<float>(p, a, Tf32Weights{}, executor)
+                                            : textbook<float>(p, a, Exact{}, executor);
   }
 }
 template <auto compute>

@@ -64,6 +64,11 @@ struct Fp8Weights : Stored<Output> {
   }
 };
 
+// Products of tf32: the weights are rounded, S and O are fp32.
+struct Tf32Weights : Exact {
+  float weight(float w, float l) const { return round_to_tf32(w / l); }
+};
+
 // One task: rows [row_lo, row_hi) of one head, over the keys that at least one of them sees. T: arithmetic type.
 template <class T, class Round>
 struct RowBlock {
@@ -107,8 +112,9 @@ struct RowBlock {
     });
   }
   template <class Stored>
-  static void load(const Stored* from, std::int64_t dim, float factor, T* into) {
-    for (std::int64_t d = 0; d < dim; ++d) into[d] = static_cast<T>(to_float(from[d])) * static_cast<T>(factor);
+  void load(const Stored* from, std::int64_t dim, float factor, T* into) const {
+    for (std::int64_t d = 0; d < dim; ++d)
+      into[d] = operand(p, static_cast<T>(to_float(from[d])) * static_cast<T>(factor));
   }
 
   // s = the row's scores of keys [lo, lo + s.size()); hidden keys get -inf.

@@ -1,13 +1,23 @@
-// The softmax of a row in two passes, as the textbook has it: what both oracles compute their weights by.
+// The parts that all textbooks share: the operands of products, and the softmax of a row in two passes.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "algebra/numerics.hpp"
 #include "algebra/scalar.hpp"
 #include "problem/attention/arguments.hpp"
 
 namespace onepass::reference {
+
+// The number that a product reads of an element of q, k, v, dO or a tangent: with precision=tf32 the rounded one. An
+// element whose rounding would be infinite is itself: kernels compute its rows in fp32.
+template <class T>
+T operand(const Problem& p, T x) {
+  if (p.precision == Precision::fp32) return x;
+  const float rounded = round_to_tf32(static_cast<float>(x));
+  return std::isfinite(rounded) ? static_cast<T>(rounded) : x;
+}
 
 template <class T>
 struct Normalizer {

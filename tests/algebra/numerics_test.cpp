@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -44,6 +45,29 @@ unsigned largest() {  // the largest finite code
 template <class T>
 T of_code(unsigned code) {
   return {static_cast<decltype(T::bits)>(code)};
+}
+
+// tf32 has the exponents of fp32 and 10 bits behind the leading one.
+TEST(Tf32, IsTheNearestOfElevenBitsAwayFromZeroInTheMiddle) {
+  const auto rounded = [](float x) { return round_to_tf32(x); };
+  for (const float sign : {1.0f, -1.0f}) {
+    for (int exponent = -126; exponent < 128; ++exponent) {
+      for (int mantissa = 0; mantissa < 1024; ++mantissa) {
+        const double step = std::ldexp(1.0, exponent - 10), x = std::ldexp(1.0, exponent) + mantissa * step;
+        const auto at = [&](double steps) { return sign * static_cast<float>(x + steps * step); };
+        const bool overflows = exponent == 127 && mantissa == 1023;
+        const float next = overflows ? sign * INFINITY : at(1);
+        ASSERT_EQ(rounded(at(0)), at(0));
+        ASSERT_EQ(rounded(std::nextafter(at(0.5), 0.0f)), at(0));
+        ASSERT_EQ(rounded(at(0.5)), next);
+        ASSERT_EQ(rounded(std::nextafter(at(0.5), sign * INFINITY)), next);
+      }
+    }
+    EXPECT_EQ(rounded(sign * INFINITY), sign * INFINITY);
+    EXPECT_EQ(rounded(sign * 0.0f), 0.0f);
+  }
+  EXPECT_TRUE(std::isnan(rounded(NAN)));
+  EXPECT_TRUE(std::isnan(rounded(std::bit_cast<float>(0x7fffffffu))));
 }
 
 template <class T>

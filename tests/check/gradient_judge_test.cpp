@@ -44,6 +44,30 @@ TEST(GradientJudge, AcceptsTheReference) {
   }
 }
 
+// A device may round operands to tf32, a CPU does not.
+TEST(GradientJudge, AcceptsProductsOfTf32OnADevice) {
+  const auto verdict = [](DeviceKind on, bool rounds, float factor) {
+    Inputs in = make_inputs(parse_problem("bwd b1 h2 s80x60 d64/40 fp32 precision=tf32 causal_bottom_right"), 1);
+    const Problem& p = in.problem;
+    const reference::DenseGradients& right = (rounds ? in : in.exact()).oracle_gradients(default_executor());
+    in.poison_outputs();
+    for (const Role role : {Role::dq, Role::dk, Role::dv}) {
+      const Tensor& t = in.tensors.*row_of(role).output;
+      reference::each_number(p, in.tensors, row_of(role), t, [&](std::int64_t offset, std::int64_t index) {
+        const auto x = static_cast<float>(right.of(role).value[static_cast<std::size_t>(index)]);
+        store_element(t.data, t.dtype, offset, factor * x);
+      });
+    }
+    return judge(in, default_executor(), on);
+  };
+  for (const bool rounds : {true, false}) {
+    const Verdict v = verdict(DeviceKind::cuda, rounds, 1);
+    EXPECT_TRUE(v.right) << v.sentence;
+    EXPECT_EQ(verdict(DeviceKind::cpu, rounds, 1).right, !rounds);
+    EXPECT_FALSE(verdict(DeviceKind::cuda, rounds, 1.01f).right);
+  }
+}
+
 TEST(GradientJudge, RejectsWrongOnes) {
   for (const char* line : kLines) {
     for (const Role role : {Role::dq, Role::dk, Role::dv, Role::dbias, Role::dsinks, Role::dalibi_slopes}) {

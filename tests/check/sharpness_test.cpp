@@ -41,6 +41,18 @@ const Mistake kScaled{"ScaledBy1002", [](Inputs& in) { store(in, in.oracle(seria
 const Mistake kBf16Weights{"Bf16Weights", [](Inputs& in) {
                              store(in, reference::textbook<double>(in.problem, in.tensors, Bf16Weights{}).out);
                            }};
+// Products of tf32 whose operands are cut off after 11 bits, not rounded.
+const Mistake kCutOperands{"CutOperands", [](Inputs& in) {
+                             for (const ConstTensor* t : {&in.tensors.q, &in.tensors.k, &in.tensors.v}) {
+                               auto* const x = Inputs::writable<std::uint32_t>(*t);
+                               for (std::int64_t i = 0; i < t->elements(); ++i) x[i] &= 0xffffe000u;
+                             }
+                             Problem p = in.problem;
+                             p.precision = Precision::fp32;
+                             store(in, reference::textbook<double>(p, in.tensors, reference::Exact{}).out);
+                           }};
+const Mistake kFp32{"Fp32",
+                    [](Inputs& in) { store(in, in.exact().oracle(serial_executor()).out); }};  // right with tf32
 const Mistake kDroppedKey{"DroppedKey", [](Inputs& in) {
                             Problem p = in.problem;
                             Tensors t = in.tensors;
@@ -71,11 +83,13 @@ const Size kSizes[] = {
     {"b2 h4 s128 d64 bf16", {&kDroppedKey}},
 };
 
-bool is_rejected(const char* line, std::uint64_t seed, const Mistake& mistake) {
+bool is_rejected(const char* line, std::uint64_t seed, const Mistake& mistake, DeviceKind on = DeviceKind::cpu) {
   Inputs in = make_inputs(parse_problem(line), seed);
   in.poison_outputs();
+  if (on == DeviceKind::cuda)
+    in.oracle(serial_executor()), in.base(serial_executor()), in.exact().oracle(serial_executor());
   mistake.make(in);
-  return !judge(in, serial_executor()).right;
+  return !judge(in, serial_executor(), on).right;
 }
 
 constexpr std::uint64_t kSeeds = 20;
@@ -85,6 +99,22 @@ TEST(Sharpness, MistakesAreRejected) {
     for (const Mistake* mistake : size.rejected)
       for (std::uint64_t seed = 0; seed < kSeeds; ++seed)
         EXPECT_TRUE(is_rejected(size.line, seed, *mistake)) << mistake->name << " " << size.line << " seed " << seed;
+}
+
+// A device may round operands to tf32, in every element or in none.
+TEST(Sharpness, ProductsOfTf32) {
+  for (const char* line : {"b1 h1 s16 d16 fp32 precision=tf32", "b1 h1 s64 d64 fp32 precision=tf32",
+                           "b2 h4 s128 d64 fp32 precision=tf32"}) {
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const auto rejected = [&](const Mistake& mistake, DeviceKind on) { return is_rejected(line, seed, mistake, on); };
+      EXPECT_FALSE(rejected(kRight, DeviceKind::cuda)) << line << " seed " << seed;
+      EXPECT_FALSE(rejected(kFp32, DeviceKind::cuda)) << line << " seed " << seed;
+      EXPECT_FALSE(rejected(kFp32, DeviceKind::cpu)) << line << " seed " << seed;
+      for (const Mistake* mistake : {&kCutOperands, &kDroppedKey, &kBf16Weights})
+        EXPECT_TRUE(rejected(*mistake, DeviceKind::cuda)) << mistake->name << " " << line << " seed " << seed;
+      EXPECT_TRUE(rejected(kRight, DeviceKind::cpu)) << "a CPU computes in fp32: " << line << " seed " << seed;
+    }
+  }
 }
 
 TEST(Sharpness, RightResultsAreAccepted) {

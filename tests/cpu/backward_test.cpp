@@ -43,7 +43,7 @@ TEST_P(BackwardShapes, EveryKernel) {
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, BackwardShapes,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
-                                         "mods.txt", "block_masks.txt", "entropy.txt"),
+                                         "mods.txt", "block_masks.txt", "entropy.txt", "tf32.txt"),
                          test::stem);
 
 // Features of a backward alone: parts of both kinds, the bias's gradient by turns and by sums, gradients one at a time.

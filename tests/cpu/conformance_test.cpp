@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conformance,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "huge.txt", "merge.txt",
                                          "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "softmax.txt",
-                                         "flat_gemm.txt", "append.txt", "entropy.txt", "entropy_cache.txt"),
+                                         "flat_gemm.txt", "append.txt", "entropy.txt", "entropy_cache.txt", "tf32.txt"),
                          test::stem);
 
 }  // namespace

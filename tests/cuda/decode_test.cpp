@@ -196,6 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "kv=paged:16 softcap=20 out=fp32 row_max"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d256 bf16 kv=paged:16 seqused softcap=20 sinks batch_invariant"},
         DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 fp32 kv=paged:16 seqused batch_invariant"},
+        DecodeCase{kHopper, "fwd b4 h32/8 s1x8192 d128 fp32 precision=tf32 kv=paged:16 seqused batch_invariant"},
+        DecodeCase{kA100, "fwd b1 h32/8 s2048x8192 d64 fp32 precision=tf32 causal_bottom_right batch_invariant"},
         DecodeCase{kHopper,
                    "fwd b4 h32/8 s4x8192 d128 bf16 kv_dtype=fp8_e4m3 kv=paged:16 seqused softcap=20 batch_invariant"},
         DecodeCase{kA100, "fwd h32/8 varlen=1,2048/900,8192 d96/80 fp16 causal_bottom_right batch_invariant out=fp32"},

@@ -16,7 +16,7 @@ class DeviceBackward : public OnDevice<testing::TestWithParam<const char*>> {};
 TEST_P(DeviceBackward, EveryImplementationIsRight) { judge_shapes(GetParam(), backward_of_line); }
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBackward,
                          testing::Values("sizes.txt", "dims.txt", "heads.txt", "features.txt", "layouts.txt",
-                                         "mods.txt", "block_masks.txt", "entropy.txt"),
+                                         "mods.txt", "block_masks.txt", "entropy.txt", "tf32.txt"),
                          test::stem);
 
 using DeviceBackwardRandom = OnDevice<testing::Test>;

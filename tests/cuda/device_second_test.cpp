@@ -14,7 +14,8 @@ TEST_P(DeviceSecond, EveryImplementationIsRight) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceSecond,
-                         testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt"),
+                         testing::Values("sizes.txt", "features.txt", "layouts.txt", "mods.txt", "block_masks.txt",
+                                         "tf32.txt"),
                          test::stem);
 
 using DeviceSecondDims = OnDevice<testing::Test>;

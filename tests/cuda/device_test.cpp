@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Device,
                          testing::Values("sizes.txt", "long.txt", "decoding.txt", "dims.txt", "heads.txt", "fp8.txt",
                                          "features.txt", "layouts.txt", "cache.txt", "merge.txt", "softmax.txt",
                                          "mods.txt", "block_masks.txt", "peers.txt", "quantize.txt", "flat_gemm.txt",
-                                         "entropy.txt", "entropy_cache.txt"),
+                                         "entropy.txt", "entropy_cache.txt", "tf32.txt"),
                          test::stem);
 
 using DeviceRepeats = OnDevice<testing::Test>;

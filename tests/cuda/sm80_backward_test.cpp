@@ -100,6 +100,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Sm80Case{kA100, "b1 h1 s4096 d64 fp32"}, Sm80Case{kA100, "b1 h1 s4096 d256 fp32 softcap=20 alibi"},
                     Sm80Case{kA100, kEverything64Fp32}, Sm80Case{kA100, kEverything128Fp32},
                     Sm80Case{kHopper, "b1 h1 s4096 d512 fp32 causal_bottom_right"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d64 fp32 precision=tf32"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d128 fp32 precision=tf32 causal_bottom_right"},
+                    Sm80Case{kA100, "b1 h1 s4096 d256 fp32 precision=tf32"},
+                    Sm80Case{kAmpere, "b1 h1 s4096 d128 fp32 precision=tf32 softcap=20 alibi"},
+                    Sm80Case{kHopper, "b1 h1 s4096 d512 fp32 precision=tf32"},
                     Sm80Case{kA100, "b1 h1 s4096 d320 fp32 alibi"}, Sm80Case{kAmpere, "b1 h1 s4096 d64 fp32"},
                     Sm80Case{kAda, "b1 h1 s4096 d128 fp32 window=9:9"}, Sm80Case{kBlackwell, "b1 h1 s4096 d160 fp32"}));
 

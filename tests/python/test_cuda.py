@@ -283,3 +283,23 @@ def test_jax_arrays(cuda, rng, monkeypatch):
         assert isinstance(out, jax.Array) and out.device == q.device
         check(np.asarray(out), expected, "float16")
         check(np.asarray(lse), expected_lse, scale=20)
+
+
+def test_products_of_tf32(cuda, rng):
+    """The error of fp16 inputs, where fp32 has none; the LSE is that of rounded q and k."""
+    q, k, v = on_device(cuda, inputs(rng, rows=200, keys=200, dim=64, dim_v=64), "float32")
+    expected, lse = reference.attention(*map(as_numpy, (q, k, v)))
+    found = {name: onepass.attention(q, k, v, precision=name, return_lse=True) for name in ("fp32", "tf32")}
+    errors = {name: np.abs(as_numpy(out) - expected).max() for name, (out, _) in found.items()}
+    assert errors["fp32"] < 1e-5 < errors["tf32"] < 5e-3
+    rounded = [(x.view(cuda.int32) + 0x1000 & ~0x1FFF).view(cuda.float32) for x in (q, k)]
+    _, of_rounded = reference.attention(*map(as_numpy, (*rounded, v)))
+    assert np.abs(as_numpy(found["tf32"][1]) - of_rounded).max() < 1e-5 < np.abs(lse - of_rounded).max()
+    dout, (out, lse) = cuda.randn_like(q), found["fp32"]
+    gradients = {name: onepass.attention_backward(dout, q, k, v, out, lse, precision=name) for name in found}
+    for x, y in zip(gradients["fp32"], gradients["tf32"]):
+        assert 1e-5 < (x - y).abs().max().item() < 1e-2 * x.abs().max().item()
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    onepass.torch.attention(*leaves, precision="tf32").backward(dout)
+    for x, fp32, tf32 in zip(leaves, gradients["fp32"], gradients["tf32"]):
+        assert (x.grad - tf32).abs().mean() < 0.7 * (x.grad - fp32).abs().mean()

@@ -10,14 +10,15 @@ from onepass import _onepass
 
 ROWS = _onepass.attention_options()
 INPUTS = [row for row in _onepass.attention_tensors() if row[-1] and row[0] != "dropout_seed"]  # which `seed` may be
-DEFAULTS = {"switch": False, "number": 0.0, "text": None, "choice": "exact", "integer": None, "optional number": None}
+DEFAULTS = {"switch": False, "number": 0.0, "text": None, "integer": None, "optional number": None}
+CHOICES = {name: words[0] for name, words in _onepass.attention_choices().items()}
 BAND = ("mask", "align_offset", "window")
 
 
 def names(forward, backward):
     for name, kind, of_forward, of_backward in ROWS:
         if (forward and of_forward) or (backward and of_backward):
-            yield from ((x, None) for x in BAND) if kind == "band" else ((name, DEFAULTS.get(kind)),)
+            yield from ((x, None) for x in BAND) if kind == "band" else ((name, CHOICES.get(name, DEFAULTS.get(kind))),)
 
 
 def check(function, forward, backward):

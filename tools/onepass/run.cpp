@@ -197,12 +197,11 @@ void add_attention_options(const Command& c, const std::shared_ptr<Flags>& flags
         c.option(name, to, row.help).delimiter(':').group("Scores");
       else if constexpr (std::is_same_v<T, std::uint64_t>)
         add_seed(c, to, row.help).group("Scores");
-      else if constexpr (std::is_same_v<T, Accumulation>)
+      else if constexpr (Choice<T>)
         c.option(
-             name, [flags, &to](const std::string& x) { to = x == "fast" ? Accumulation::fast : Accumulation::exact; },
-             row.help)
+             name, [flags, &to](const std::string& x) { to = choice_named<T>(x).value_or(T{}); }, row.help)
             .group("Scores")
-            .one_of({"exact", "fast"});
+            .one_of({std::string(kWordsOf<T>[0]), std::string(kWordsOf<T>[1])});
       else
         c.option(name, to, row.help).group("Scores");
     }

@@ -49,8 +49,12 @@ namespace {
 class GradientJudge {
  public:
   GradientJudge(const Inputs& in, const reference::DenseGradients& oracle, const reference::DenseGradients& base,
-                DeviceKind computed_on)
-      : in_(in), oracle_(oracle), base_(base), unsure_(gradient_error(in.problem, score_terms(in), computed_on)) {
+                DeviceKind computed_on, const reference::DenseGradients& exact)
+      : in_(in),
+        oracle_(oracle),
+        base_(base),
+        exact_(exact),
+        unsure_(gradient_error(in.problem, score_terms(in), computed_on)) {
     if (in.problem.op->tangents)  // the products in tS and tdP
       unsure_ += 2 * std::sqrt(static_cast<double>(in.problem.dim_qk + in.problem.dim_v)) * rounding_unit(DType::f32);
   }
@@ -74,26 +78,26 @@ class GradientJudge {
  private:
   Verdict gradient(const RoleRow& row, std::string& violation) const {
     return judge_sums(
-        in_, row, oracle_.of(row.role), base_.of(row.role), unsure_,
+        in_, row, oracle_.of(row.role), base_.of(row.role), exact_.of(row.role), unsure_,
         [&](const Look& look) { reference::each_number(in_.problem, in_.tensors, row, in_.tensors.*row.output, look); },
         violation);
   }
 
   const Inputs& in_;
-  const reference::DenseGradients &oracle_, &base_;
+  const reference::DenseGradients &oracle_, &base_, &exact_;
   double unsure_;
 };
 
 }  // namespace
 
 Verdict judge_sums(const Inputs& in, const RoleRow& row, const reference::DenseGradient& oracle,
-                   const reference::DenseGradient& base, double unsure, const std::function<void(const Look&)>& each,
-                   std::string& violation) {
+                   const reference::DenseGradient& base, const reference::DenseGradient& exact, double unsure,
+                   const std::function<void(const Look&)>& each, std::string& violation) {
   const Tensor& t = in.tensors.*row.output;
   Verdict v;
   Tally tally;
   double rounding = 0, most_terms = 0, sum_terms = 0;
-  const double stored = weights_error(in.problem.dtype);
+  const double stored = weights_error(in.problem);
   const std::int64_t group = row.unit_last ? t.shape[t.rank - 1] : 1;
   std::string worst;
   const auto look = [&](std::int64_t offset, std::int64_t at) {
@@ -111,8 +115,8 @@ Verdict judge_sums(const Inputs& in, const RoleRow& row, const reference::DenseG
     const double bound = unsure * terms + stored * (std::isfinite(squares) ? std::sqrt(squares) : 0);
     most_terms = std::max(most_terms, terms);
     sum_terms += terms;
-    if (tally.add(std::abs(static_cast<double>(x) - ref), std::abs(base.value[at] - ref), std::abs(ref), bound,
-                  half_ulp(t.dtype, std::abs(ref) + bound) + kFlushed))
+    if (tally.add(nearest(static_cast<double>(x), ref, exact.value[at]), std::abs(base.value[at] - ref), std::abs(ref),
+                  bound, half_ulp(t.dtype, std::abs(ref) + bound) + kFlushed))
       worst = here();
     rounding = std::max(rounding, rounding_unit(t.dtype) * std::abs(ref));
     if ((at + 1) % group == 0) tally.close(ref);
@@ -129,8 +133,8 @@ Verdict judge_sums(const Inputs& in, const RoleRow& row, const reference::DenseG
 }
 
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base,
-              DeviceKind computed_on) {
-  return GradientJudge(inputs, oracle, base, computed_on).judge();
+              DeviceKind computed_on, const reference::DenseGradients* exact) {
+  return GradientJudge(inputs, oracle, base, computed_on, exact ? *exact : oracle).judge();
 }
 
 }  // namespace onepass::check

@@ -17,10 +17,11 @@ double score_terms(const Inputs& inputs);
 double gradient_error(const Problem& problem, double score_terms, DeviceKind computed_on);
 
 // Judges the output of one role. each: calls look(offset in the tensor, index in the dense results) for every number
-// that the call writes. unsure: the error as a share of the sizes of the terms. Says the first violation of all.
+// that the call writes. exact: the other reference of tf32, else oracle. unsure: the error as a share of the sizes of
+// the terms. Says the first violation of all.
 using Look = std::function<void(std::int64_t offset, std::int64_t index)>;
 Verdict judge_sums(const Inputs& inputs, const RoleRow& row, const reference::DenseGradient& oracle,
-                   const reference::DenseGradient& base, double unsure, const std::function<void(const Look&)>& each,
-                   std::string& violation);
+                   const reference::DenseGradient& base, const reference::DenseGradient& exact, double unsure,
+                   const std::function<void(const Look&)>& each, std::string& violation);
 
 }  // namespace onepass::check

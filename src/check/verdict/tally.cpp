@@ -19,8 +19,9 @@ double half_ulp(DType dtype, double x) {
 
 double sum_error(double n) { return kUnit * (4 + 2 * std::sqrt(n)); }
 
-double weights_error(DType dtype) {
-  return dtype == DType::f32 ? 0 : 3.5 * (dtype == DType::f8e4m3 ? 0x1p-4 : rounding_unit(dtype));
+double weights_error(const Problem& p) {
+  if (p.dtype == DType::f32) return p.precision == Precision::tf32 ? 3.5 * 0x1p-11 : 0;
+  return 3.5 * (p.dtype == DType::f8e4m3 ? 0x1p-4 : rounding_unit(p.dtype));
 }
 
 bool Tally::add(double error, double base_error, double size, double bound, double rounding) {

@@ -1,5 +1,7 @@
 // The errors of a result beside those of the base and beside what arithmetic allows each element.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +22,12 @@ double sum_error(double n);
 
 // The error that weights of fewer bits add to a sum, as a share of sqrt(sum of (weight * value)^2): each errs by at
 // most one rounding unit, evenly, and six standard deviations of their sum are 3.5 units. 0 for fp32.
-double weights_error(DType dtype);
+double weights_error(const Problem& problem);
+
+// The error of a result beside the nearer of two references.
+inline double nearest(double x, double reference, double other) {
+  return std::min(std::abs(x - reference), std::abs(x - other));
+}
 
 // Collects |result - reference| and |base - reference| of all elements, and the largest error that a right result can
 // have in each, in two parts:

@@ -24,8 +24,9 @@ double shortfall(const Problem& p) {
 
 class Judge {
  public:
-  Judge(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base, DeviceKind computed_on)
-      : in_(in), oracle_(oracle), base_(base), computed_on_(computed_on) {}
+  Judge(const Inputs& in, const reference::Dense& oracle, const reference::Dense& base, DeviceKind computed_on,
+        const reference::Dense& exact)
+      : in_(in), oracle_(oracle), base_(base), exact_(exact), computed_on_(computed_on) {}
 
   Verdict judge() {
     const Problem& p = in_.problem;
@@ -100,8 +101,8 @@ class Judge {
       const double spread = std::sqrt(std::max(0.0, square - least));
       const double bound = allowed.scores * spread + allowed.sums * std::sqrt(square) + shortfall(p) * std::abs(ref);
       largest = std::max(largest, std::abs(ref));
-      if (tally_.add(std::abs(double{x} - ref), std::abs(base_.out[at + d] - ref), std::abs(ref), bound,
-                     half_ulp(p.out_dtype, std::abs(ref) + bound)))
+      if (tally_.add(nearest(double{x}, ref, exact_.out[at + d]), std::abs(base_.out[at + d] - ref), std::abs(ref),
+                     bound, half_ulp(p.out_dtype, std::abs(ref) + bound)))
         worst_ = here();
       const auto rounded = [](float y) { return to_float(from_float<T>(y)); };
       rounding_ = std::max(rounding_, std::abs(double{rounded(rounded(r + 0.3f) - 0.3f)} - double{r}));
@@ -139,18 +140,19 @@ class Judge {
     const double units = p.dtype == DType::f8e4m3 ? 2 : 4 + sum_steps(p);
     return {top < 1 && std::isfinite(top) ? units * product_unit(p) * terms : 0,
             sum_error(static_cast<double>(std::max<std::int64_t>(0, seen.hi - seen.lo))) +
-                weights_error(p.dtype) * std::min(1 / 3.5, std::sqrt(top))};
+                weights_error(p) * std::min(1 / 3.5, std::sqrt(top))};
   }
 
   void lse(const Sequence& seq, std::int64_t b, std::int64_t h, std::int64_t i) {
     const float x =
         static_cast<const float*>(in_.tensors.lse.data)[lse_offset(in_.tensors.lse, seq.batch, h, seq.q_begin + i)];
-    const double ref = oracle_.lse[reference::dense_lse_index(in_.problem, seq, h, i)];
+    const auto at = static_cast<std::size_t>(reference::dense_lse_index(in_.problem, seq, h, i));
+    const double ref = oracle_.lse[at];
     const auto here = [&] { return text("lse[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
     if (ref == -INFINITY ? x != -INFINITY : !same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
     const double unsure = (2 + sum_steps(in_.problem)) * product_unit(in_.problem) * terms_;
-    const double error = std::abs(static_cast<double>(x) - ref) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
+    const double error = nearest(double{x}, ref, exact_.lse[at]) / (1e-5 + 1e-6 * std::abs(ref) + unsure);
     if (error > 1) first(here() + text(": ", error, " times its bound"));
     v_.lse_error = std::max(v_.lse_error, error);
   }
@@ -159,13 +161,14 @@ class Judge {
     const Problem& p = in_.problem;
     const Tensor& t = in_.tensors.row_max;
     const float x = static_cast<const float*>(t.data)[lse_offset(t, seq.batch, h, seq.q_begin + i)];
-    const double ref = oracle_.most[static_cast<std::size_t>(reference::dense_lse_index(p, seq, h, i))];
+    const auto at = static_cast<std::size_t>(reference::dense_lse_index(p, seq, h, i));
+    const double ref = oracle_.most[at];
     const auto here = [&] { return text("row_max[", b, ", ", h, ", ", i, "] is ", x, " but the reference is ", ref); };
     if (ref == -INFINITY ? x != -INFINITY : !same_kind(x, static_cast<float>(ref))) return first(here());
     if (!std::isfinite(x)) return;
     const double products = (2 + sum_steps(p)) * product_unit(p) * terms_, steps = 8 * kUnit * (terms_ + std::abs(ref)),
                  functions = p.softcap > 0 || !p.score_mod.empty() ? 1e-5 + 1e-6 * std::abs(ref) : 0;
-    const double error = std::abs(double{x} - ref), bound = products + steps + functions;
+    const double error = nearest(double{x}, ref, exact_.most[at]), bound = products + steps + functions;
     if (error > bound) first(here() + text(": ", error / bound, " times its bound"));
   }
 
@@ -187,7 +190,7 @@ class Judge {
                          (p.softcap > 0 || !p.score_mod.empty() ? 1e-5 + 1e-6 * size : 0);
     const double scores = std::min(std::log(keys + 1), std::exp(score) * score * (spread + score));
     const double bound = scores + (1e-6 + sum_error(keys)) * (1 + ref + spread);
-    const double error = std::abs(double{x} - ref);
+    const double error = nearest(double{x}, ref, exact_.entropy[at]);
     if (error > bound) first(here() + text(": ", error / bound, " times its bound"));
     if (x < 0) first(here() + ": it is negative");
   }
@@ -218,7 +221,7 @@ class Judge {
   }
 
   const Inputs& in_;
-  const reference::Dense &oracle_, &base_;
+  const reference::Dense &oracle_, &base_, &exact_;
   DeviceKind computed_on_;
   Verdict v_;
   std::string violation_, worst_;
@@ -249,8 +252,8 @@ Verdict concluded(Verdict v, const std::string& worst, std::string violation, co
 }
 
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base,
-              DeviceKind computed_on) {
-  return Judge(inputs, oracle, base, computed_on).judge();
+              DeviceKind computed_on, const reference::Dense* exact) {
+  return Judge(inputs, oracle, base, computed_on, exact ? *exact : oracle).judge();
 }
 
 }  // namespace onepass::check

@@ -49,8 +49,12 @@ struct Verdict {
 // 2^-13 t. The bounds of 2 and 3 then add 0.5 % of max|ref| and of the output scale for what the sums lose, and 2e-5
 // more for each key where accumulation is fast. On the CPU, whose sums are fp32, tests also compare with the same
 // numbers in fp32. The inputs are always in host memory; computed_on is the device that ran the call.
+//
+// With precision=tf32 on a device, oracle and base have operands that are rounded to tf32, and base rounds its weights,
+// too. exact is the oracle of the operands as they are. Each number is compared with the nearer of oracle and exact,
+// because rows that are not finite, and kernels without tensor cores, are computed in fp32. U in B is 2^-11.
 Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const reference::Dense& base,
-              DeviceKind computed_on = DeviceKind::cpu);
+              DeviceKind computed_on = DeviceKind::cpu, const reference::Dense* exact = nullptr);
 
 // Judges each gradient by itself. The figures are those of the worst one:
 //   1. not finite exactly where the reference is not (NaN or which infinity is not promised); 0 where nothing reaches
@@ -60,12 +64,12 @@ Verdict judge(const Inputs& inputs, const reference::Dense& oracle, const refere
 // products in place of dP and D. P = e^(s - LSE) is known to u t. On CUDA 2 t is (2.5 + min(d, 128) / 32) t: tensor
 // cores truncate the sums of a score.
 // With softcap, 2 t / softcap is added to 2 t. B = u (2 t + 16) T + 3.5 U S + half an ulp + 2^-126, with U the rounding
-// unit where the call has 16 bits, else 0. S^2 is the sum of the squares of what is then stored in 16 bits, (|P dP| + 2
-// |P (dP - D)|) |k| for dq.
+// unit where the call has 16 bits, 2^-11 with products of tf32, else 0. S^2 is the sum of the squares of what is then
+// stored in 16 bits, (|P dP| + 2 |P (dP - D)|) |k| for dq.
 //
 // Huge scores cannot be judged: exp(s - LSE) of an fp32 LSE is not known (nor is a softmax by the LSE it is given).
 Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, const reference::DenseGradients& base,
-              DeviceKind computed_on = DeviceKind::cpu);
+              DeviceKind computed_on = DeviceKind::cpu, const reference::DenseGradients* exact = nullptr);
 
 // The derivatives of gradients are judged alike, with the sizes of the terms of tP, tdP and tD in T, and 2 sqrt(d_qk +
 // d_v) u T more for the products in tS and tdP.
@@ -73,7 +77,8 @@ Verdict judge(const Inputs& inputs, const reference::DenseGradients& oracle, con
 // Judges tout and tlse by 1 to 3 of the gradients, after out and lse have been judged. T is the sum of the sizes of an
 // element's terms, those of the products in dS included; the products of tq and k, and of q and tk, add 2 sqrt(d) u T.
 Verdict judge_tangents(const Inputs& inputs, const reference::DenseTangents& oracle,
-                       const reference::DenseTangents& base, DeviceKind computed_on = DeviceKind::cpu);
+                       const reference::DenseTangents& base, DeviceKind computed_on = DeviceKind::cpu,
+                       const reference::DenseTangents* exact = nullptr);
 
 // Judges a softmax over rows by 1 to 4, element by element: a score is known to u |scale x| and e^s to that share of
 // itself. The backward is judged by 1 to 3 of the gradients with 2 and 1.5 in place of 3 and 2, T = |scale y| (|dy| +

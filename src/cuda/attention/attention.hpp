@@ -23,10 +23,11 @@ struct AttentionFeatures {
   bool pair_tanh;     // softcap to 4e-7 of the cap: where the cap is small and the weights have 16 bits
   bool tree;          // of a forward: the last keys are drafts
   bool dropout_seed;  // the dropout's seed is in memory
+  bool tf32;          // a product of fp32 is one of tf32 (Attention::precision), not three
 
   ONEPASS_FIELDS(AttentionFeatures, dim_qk, dim_v, input, keys, bounded_left, bounded_right, packed, seqused, paged,
                  softcap, alibi, dropout, bool_mask, bias, score_mod, mask_mod, scaled_first, pair_tanh, tree,
-                 dropout_seed)
+                 dropout_seed, tf32)
   ONEPASS_HD constexpr bool plain() const {  // Q K^T, band, P V and nothing else
     return !packed && !cache() && !dropout && !transforms() && !masks() && !tree;
   }

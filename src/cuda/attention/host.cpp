@@ -109,6 +109,7 @@ ForwardFeatures features_of(const Problem& p) {
   f.pair_tanh = f.softcap && p.softcap <= 30 && p.dtype != DType::f32;
   f.tree = p.drafts > 0;
   f.dropout_seed = f.dropout && p.dropout_seed;
+  f.tf32 = p.precision == Precision::tf32;
   return {.attention = f,
           .output = scalar_type_of(p.out_dtype),
           .sinks = p.sinks,
@@ -117,6 +118,8 @@ ForwardFeatures features_of(const Problem& p) {
           .entropy = p.entropy && !p.dentropy,  // of a backward they are inputs
           .rounded_sums = p.out_dtype == DType::f32 && size_of(p.dtype) == 2 && !p.partial};
 }
+
+const char* precision_of(const Problem& p) { return p.precision == Precision::tf32 ? ", tf32 products" : ""; }
 
 std::string features_source(const ForwardFeatures& f) {
   return text(config_line("cuda/attention/forward.hpp", "onepass", "ForwardFeatures forward_features", f),

@@ -37,6 +37,8 @@ std::string why_elsewhere(const Problem& problem, std::int64_t tiles = 0);
 // Throw Error (bad_dtype) for a dtype that no kernel computes on.
 ScalarType scalar_type_of(DType dtype);
 ForwardFeatures features_of(const Problem& problem);
+// For describe() of kernels on tensor cores.
+const char* precision_of(const Problem& problem);
 // The text in front of the kernel's source: the #include of the definitions, `constexpr ForwardFeatures
 // forward_features` and `constexpr AttentionFeatures features`.
 std::string features_source(const ForwardFeatures& features);

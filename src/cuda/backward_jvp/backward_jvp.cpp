@@ -46,8 +46,8 @@ class State final : public KernelState {
     const SecondConfig& c = plan_.config;
     return text(c.held(), " rows or keys x ", c.by_rows, " keys or ", c.by_keys, " rows, ", c.warps,
                 c.share == 1 ? " warps, " : " warps in pairs, ", c.copy_bytes, "-byte copies, ",
-                shared_bytes_of(false, plan_), " and ", shared_bytes_of(true, plan_),
-                " bytes of shared memory, deterministic", packing_of(*problem, *seen_));
+                shared_bytes_of(false, plan_), " and ", shared_bytes_of(true, plan_), " bytes of shared memory",
+                precision_of(*problem), ", deterministic", packing_of(*problem, *seen_));
   }
 
  private:

@@ -51,7 +51,7 @@ class State final : public cuda::KernelState {
                                    : text(c.warps, " warps in ", c.share, " teams"),
                 ", tiles of ", c.block_n, " keys, ", c.slots, " tiles prefetched per team, ",
                 sentence_of(share_, sharing_), ", ", c.copy_bytes, "-byte copies, ", kernel_->shared_bytes,
-                " bytes of shared memory");
+                " bytes of shared memory", cuda::precision_of(*problem));
   }
 
  private:

@@ -33,7 +33,7 @@ class State final : public cuda::KernelState {
     return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles,
                 c.share == 1 ? " rows, " : " rows in pairs, ", c.stages,
                 c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.copy_bytes, "-byte copies, ", kernel_->shared_bytes,
-                " bytes of shared memory", cuda::packing_of(*problem, *seen_));
+                " bytes of shared memory", cuda::precision_of(*problem), cuda::packing_of(*problem, *seen_));
   }
 
  private:
@@ -89,7 +89,9 @@ Decision plan_plain(const Request& request) {
       return refuse("batch x heads_q must be at most ", cuda::kMaxPosition, " (got ", p.batch * p.heads_q, ")");
     if (std::string sentence = cuda::why_elsewhere(p, cuda::tile_bound(p, kPlainTile)); !sentence.empty())
       return refuse(sentence);
-    return features_of(p);
+    JvpFeatures features = features_of(p);
+    features.forward.attention.tf32 = false;  // no tensor cores
+    return features;
   };
   return cuda::plan_on_device<PlainState>(request, select);
 }

@@ -6,6 +6,7 @@
 //   a b = hi_a hi_b + (hi_a lo_b + lo_a hi_b) + [lo_a lo_b]
 //
 // The last is at most 2^-22 |a b| and left out, except in scores of few elements, where no other error hides it.
+// With features.tf32 a product is hi_a hi_b alone, and nothing of the rests is computed.
 //
 // mma.sync truncates every sum it makes, always towards zero: a bias that grows with the length of a chain of them. So
 // chains are short: a fresh accumulator for kChain instructions along a row and every kKeys tokens, added up by fp32
@@ -27,10 +28,18 @@ constexpr i32 kGroupColumns = 8;  // of a tile that multiply_columns reads at on
 template <i32 tokens>
 using Weights = float[tokens / 2];  // where the results stood
 
+constexpr bool kOneProduct = features.tf32;
+
 struct Parts {
   u32 hi, lo;
 };
+// To nearest, ties away from zero: half a unit is added, and mma.sync cuts the rest off. NaN, infinity and a number
+// whose rounding is infinite become NaN (infinity, where it is in the middle), as their rests are in three products:
+// such rows are computed again. Without the product the NaN 0x7fffffff becomes 0, and a score of a finite number may
+// become -inf, which hides its key.
+DEV u32 rounded(float x) { return __float_as_uint(__fmaf_rn(x, 0.0f, __uint_as_float(__float_as_uint(x) + 0x1000u))); }
 DEV Parts split(float x) {  // as cvt.rna.tf32 rounds, which is four instructions; of lo mma.sync sees 11 bits
+  if constexpr (kOneProduct) return {rounded(x), 0};
   const u32 hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   return {hi, __float_as_uint(x - __uint_as_float(hi))};
 }
@@ -67,13 +76,13 @@ struct LeftFragments {
 template <i32 depth, i32 pitch, bool add = false, i32 tiles, i32 N, class Left>
 DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
   constexpr i32 kSteps = depth / 8, kChain = depth <= 64 ? (kSteps + 1) / 2 : 8;
-  constexpr bool kAllFour = depth <= 16;  // all four products
+  constexpr i32 kFirst = kOneProduct ? 3 : depth <= 16 ? 0 : 1;  // of the four products
   const u32 lane = opaque_thread() % 32, left_rows = left.address();
   const u32 rows = tile + swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
   float big[tiles][N], small[tiles][N];
 #pragma unroll(kFewRegisters ? 1 : 64)
   for (i32 first = 0; first < kSteps; first += kChain) {
-    if (first == 0) clear(small);
+    if (first == 0 && !kOneProduct) clear(small);
     clear(big);
 #pragma unroll
     for (i32 step = 0; step < kChain; ++step) {
@@ -86,7 +95,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
         load_pair(x, along(rows, 2 * k) + 8 * n * pitch);
         const Parts b[2] = {split(x[0]), split(x[1])};
 #pragma unroll
-        for (i32 product = kAllFour ? 0 : 1; product < 4; ++product) {
+        for (i32 product = kFirst; product < 4; ++product) {
 #pragma unroll
           for (i32 r = 0; r < tiles; ++r) {
             if (product == 0) mma_1688(small[r] + 4 * n, a.of[r].lo, b[0].lo, b[1].lo);
@@ -103,7 +112,7 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
 #pragma unroll
       for (i32 j = 0; j < N; ++j) {
         s[r][j] = first == 0 && !add ? big[r][j] : s[r][j] + big[r][j];
-        if (last) s[r][j] += small[r][j];
+        if (last && !kOneProduct) s[r][j] += small[r][j];
       }
     }
   }
@@ -112,7 +121,8 @@ DEV void multiply_rows(float (&s)[tiles][N], u32 tile, const Left& left) {
 template <i32 tokens, i32 pitch, i32 step = 1, i32 tiles, i32 N>
 DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles], u32 tile, u32 first_group = 0) {
   constexpr i32 kKeys = tokens % 32 == 0 ? 32 : 16;
-  constexpr bool kApart = !kFewRegisters && (tiles * 2 * N <= 128 || tiles == 1);  // else O leaves no registers for it
+  // Else O leaves no registers for the small products' own accumulators.
+  constexpr bool kApart = !kOneProduct && !kFewRegisters && (tiles * 2 * N <= 128 || tiles == 1);
   const u32 lane = opaque_thread() % 32, row = lane % 4 * 2;
   const u32 values[2] = {along(tile + swizzled(row, lane / 16, pitch), 2 * first_group) + lane / 4 % 4 * 4,
                          along(tile + swizzled(row + 1, lane / 16, pitch), 2 * first_group) + lane / 4 % 4 * 4};
@@ -135,7 +145,7 @@ DEV void multiply_columns(float (&o)[tiles][N], const Weights<tokens> (&w)[tiles
 #pragma unroll
         for (i32 e = 0; e < 2; ++e) b[e] = split(load_one(along(values[e], 2 * step * n) + (first + 8 * k) * pitch));
 #pragma unroll
-        for (i32 product = 1; product < 4; ++product) {
+        for (i32 product = kOneProduct ? 3 : 1; product < 4; ++product) {
 #pragma unroll
           for (i32 r = 0; r < tiles; ++r) {
             float* const rest = kApart ? small[r] : big[r];

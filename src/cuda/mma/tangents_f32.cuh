@@ -1,5 +1,5 @@
-// Products and their derivatives along tangents for fp32, three tf32 products for one (products_f32.cuh): a number of B
-// is split once for two products. tangents_16.cuh says what a tangents file gives the kernels.
+// Products and their derivatives along tangents for fp32, three tf32 products for one or one (products_f32.cuh): a
+// number of B is split once for two products. tangents_16.cuh says what a tangents file gives the kernels.
 #pragma once
 #include "cuda/mma/products_f32.cuh"
 
@@ -7,10 +7,13 @@ namespace onepass::mma {
 
 // big += hi hi, small += lo hi + hi lo.
 DEV void multiply_parts(float* big, float* small, const LeftParts& a, const Parts (&b)[2]) {
-  mma_1688(small, a.lo, b[0].hi, b[1].hi);
-  mma_1688(small, a.hi, b[0].lo, b[1].lo);
+  if constexpr (!kOneProduct) {
+    mma_1688(small, a.lo, b[0].hi, b[1].hi);
+    mma_1688(small, a.hi, b[0].lo, b[1].lo);
+  }
   mma_1688(big, a.hi, b[0].hi, b[1].hi);
 }
+DEV float sum_of_parts(float big, float small) { return kOneProduct ? big : big + small; }
 
 // Chains of at most eight products, which mma.sync truncates, are added up by fp32 additions.
 template <i32 depth, i32 pitch, bool kMovesA = true, bool kMovesB = true, i32 tiles, i32 N, class Left>
@@ -18,7 +21,7 @@ DEV void multiply_both(float (&s)[tiles][N], float (&ds)[tiles][N], u32 rows, u3
                        const Left& moved) {
   static_assert(tiles == 1);
   constexpr i32 kSteps = depth / 8, kChain = 4;
-  constexpr bool kAllFour = depth <= 16;  // the product of both rests, too
+  constexpr bool kAllFour = !kOneProduct && depth <= 16;  // the product of both rests, too
   const u32 lane = opaque_thread() % 32, place = swizzled(lane / 4, lane % 4 / 2, pitch) + lane % 2 * 8;
   const u32 left_rows = left.address(), moved_left = moved.address();
   clear(s);
@@ -54,7 +57,10 @@ DEV void multiply_both(float (&s)[tiles][N], float (&ds)[tiles][N], u32 rows, u3
       }
     }
 #pragma unroll
-    for (i32 j = 0; j < N; ++j) s[0][j] += big[0][j] + small[0][j], ds[0][j] += big[1][j] + small[1][j];
+    for (i32 j = 0; j < N; ++j) {
+      s[0][j] += sum_of_parts(big[0][j], small[0][j]);
+      ds[0][j] += sum_of_parts(big[1][j], small[1][j]);
+    }
   }
 }
 
@@ -92,7 +98,10 @@ DEV void accumulate_both(float (&o)[tiles][N], float (&t)[tiles][N], const Weigh
       multiply_parts(big[1], small[1], a[k], tb);
     }
 #pragma unroll
-    for (i32 i = 0; i < 4; ++i) o[0][4 * n + i] += big[0][i] + small[0][i], t[0][4 * n + i] += big[1][i] + small[1][i];
+    for (i32 i = 0; i < 4; ++i) {
+      o[0][4 * n + i] += sum_of_parts(big[0][i], small[0][i]);
+      t[0][4 * n + i] += sum_of_parts(big[1][i], small[1][i]);
+    }
   };
 #pragma unroll
   for (i32 n = 0; n < N / 4; n += kTogether) {

@@ -52,7 +52,9 @@ Selected<ForwardFeatures> select_plain(const Problem& p) {
   if (p.batch * p.heads_q > kMaxPosition)
     return refuse("batch x heads_q must be at most ", kMaxPosition, " (got ", p.batch * p.heads_q, ")");
   if (std::string sentence = why_too_many(p, tile_bound(p, kPlainTile)); !sentence.empty()) return refuse(sentence);
-  return features_of(p);
+  ForwardFeatures features = features_of(p);
+  features.attention.tf32 = false;  // no tensor cores
+  return features;
 }
 
 KernelProgram plain_program(const ForwardFeatures& f, const std::string& arch, const std::string& mods) {

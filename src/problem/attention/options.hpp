@@ -21,7 +21,8 @@ namespace onepass {
 using OptionMember =
     std::variant<bool Attention::*, std::int64_t Attention::*, std::uint64_t Attention::*, float Attention::*,
                  std::optional<double> Attention::*, std::optional<float> Attention::*, std::string Attention::*,
-                 Accumulation Attention::*, Band Attention::*, std::array<std::uint32_t, 4> Attention::*>;
+                 Accumulation Attention::*, Precision Attention::*, Band Attention::*,
+                 std::array<std::uint32_t, 4> Attention::*>;
 
 struct OptionRow {
   const char* name;  // of the keyword in Python and PyTorch, and of JAX's attribute
@@ -49,6 +50,26 @@ constexpr const NamedMask* mask_named(std::string_view name) {
   return found == kNamedMasks.end() ? nullptr : &*found;
 }
 
+// The words of an option that is one of two, the default first. Its field is an enum, and C has it as 0 or 1.
+template <class T>
+inline constexpr std::array<std::string_view, 2> kWordsOf{};
+template <>
+inline constexpr std::array<std::string_view, 2> kWordsOf<Accumulation> = {"exact", "fast"};
+template <>
+inline constexpr std::array<std::string_view, 2> kWordsOf<Precision> = {"fp32", "tf32"};
+template <class T>
+concept Choice = std::is_enum_v<T>;
+
+template <Choice T>
+constexpr std::optional<T> choice_named(std::string_view word) {
+  const auto* const at = std::ranges::find(kWordsOf<T>, word);
+  return at == kWordsOf<T>.end() ? std::nullopt : std::optional(static_cast<T>(at - kWordsOf<T>.begin()));
+}
+template <Choice T>
+constexpr std::string_view word_of(T x) {
+  return kWordsOf<T>[static_cast<std::size_t>(x)];
+}
+
 // has: the C field that says whether `from` is set.
 template <auto to, auto from, auto has = nullptr>
 void option_from_c(const onepass_options& o, Attention& a) {
@@ -57,8 +78,8 @@ void option_from_c(const onepass_options& o, Attention& a) {
     if (o.*has != 0) a.*to = o.*from;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (o.*from) a.*to = o.*from;
-  } else if constexpr (std::is_same_v<T, Accumulation>) {
-    a.*to = o.*from != 0 ? Accumulation::fast : Accumulation::exact;
+  } else if constexpr (Choice<T>) {
+    a.*to = static_cast<T>(o.*from != 0);
   } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
     std::copy_n(o.*from, 4, (a.*to).begin());
   } else {
@@ -109,6 +130,11 @@ inline constexpr auto kAttentionOptions = [] {
       {ONEPASS_OPTION(partial), .word = "partial",
        .help = "out is a part that merge completes: an fp32 out divides by the sum of unrounded weights",
        .backward = false},
+      {.name = "precision",
+       .member = &A::precision,
+       .from_c = option_from_c<&A::precision, &C::tf32>,
+       .word = "precision",
+       .help = "Precision of products of an fp32 q: fp32 (default) or tf32 (docs/features/precision.md)"},
       {ONEPASS_OPTION(max_seqlen_q)},
       {ONEPASS_OPTION(max_seqlen_k)},
   });

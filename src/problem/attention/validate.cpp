@@ -151,6 +151,14 @@ void validate_fp8(const Problem& p) {
        "accumulation=fast requires an fp8_e4m3 q (got ", name_of(p.dtype), ")");
 }
 
+void validate_precision(const Problem& p) {
+  want(p.precision <= Precision::tf32, ErrorCode::bad_value, "precision must be a value of Precision (got ",
+       static_cast<int>(p.precision), ")");
+  if (p.precision == Precision::fp32) return;
+  want(p.dtype == DType::f32, ErrorCode::bad_value, "precision=tf32 requires an fp32 q (got ", name_of(p.dtype), ")");
+  want(!p.fp8, ErrorCode::bad_value, "attention_fp8 does not support precision=tf32");
+}
+
 void validate_lengths(const Problem& p) {
   for (const auto& [name, lengths, total, most] :
        {std::tuple{"q", &p.lengths_q, p.total_q, p.seq_q},
@@ -228,6 +236,7 @@ Mods validate_attention(const Problem& p) {
   want(fp8 || p.out_dtype == p.dtype || p.out_dtype == DType::f32, ErrorCode::bad_dtype, "out must be ",
        name_of(p.dtype), ", as q", or_fp32(p.dtype), " (got ", name_of(p.out_dtype), ")");
   validate_fp8(p);
+  validate_precision(p);
   for (const auto& [name, n] : {std::pair{"left", p.band.left}, {"right", p.band.right}}) {
     // Positions of keys are sums of these and of sequence lengths.
     want(n >= -1 && n <= (std::int64_t{1} << 60), ErrorCode::bad_value, "the window's ", name,

@@ -167,6 +167,7 @@ constexpr WordRow kRows[] = {
     descale_row<&P::v_descale, 'n'>("v_descale"),
     descale_row<&P::v_mean, 'd'>("v_mean"),
     {"accumulation"},
+    {"precision"},
     {"fp8", read_fp8, fp8_text},
     {"descale",
      [](Reading& r, const Word& w) {

@@ -21,9 +21,10 @@ bool read_option(T& to, const OptionRow& row, const Word& w) {
     return !value && w.word == row.word && (to = true);
   } else if constexpr (std::is_same_v<T, Band>) {
     return false;  // has rows of its own
-  } else if constexpr (std::is_same_v<T, Accumulation>) {
-    to = value == "fast" ? Accumulation::fast : Accumulation::exact;
-    return value == "fast" || value == "exact";
+  } else if constexpr (Choice<T>) {
+    const auto chosen = value ? choice_named<T>(*value) : std::nullopt;
+    to = chosen.value_or(to);
+    return chosen.has_value();
   } else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>) {
     if (!value) return false;
     const auto items = w.list(*value, ':');
@@ -44,8 +45,8 @@ template <class T>
 std::string option_text(const T& x) {
   if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, Band>)
     return "";
-  else if constexpr (std::is_same_v<T, Accumulation>)
-    return x == Accumulation::fast ? "=fast" : "=exact";
+  else if constexpr (Choice<T>)
+    return "=" + std::string(word_of(x));
   else if constexpr (std::is_same_v<T, std::array<std::uint32_t, 4>>)
     return "=" + number(x[0]) + ":" + number(x[1]) + ":" + number(x[2]) + ":" + number(x[3]);
   else if constexpr (std::is_same_v<T, std::string>)

@@ -23,6 +23,27 @@ std::vector<T> numbers_of(const ConstTensor& t, std::int64_t offset, std::int64_
   for (std::int64_t d = 0; d < count; ++d) row[d] = static_cast<T>(load_element(t.data, t.dtype, offset + d));
   return row;
 }
+// The same as operands of products.
+template <class T>
+std::vector<T> operands_of(const Problem& p, const ConstTensor& t, std::int64_t offset, std::int64_t count) {
+  std::vector<T> row = numbers_of<T>(t, offset, count);
+  for (T& x : row) x = operand(p, x);
+  return row;
+}
+// True if products round P, dP and dS.
+inline bool rounds(const Problem& p) { return p.dtype != DType::f32 || p.precision == Precision::tf32; }
+struct Tf32Factors {
+  float operator()(float x) const { return round_to_tf32(x); }
+};
+// f(rounding): as P, dP and dS are rounded in the problem's own precision.
+template <class F>
+auto with_own_rounding(const Problem& p, const F& f) {
+  switch (p.dtype) {
+    case DType::bf16: return f(Stored<bf16>{});
+    case DType::f16: return f(Stored<f16>{});
+    default: return p.precision == Precision::tf32 ? f(Tf32Factors{}) : f(Exact{});
+  }
+}
 template <class T>
 T dot(const std::vector<T>& a, const T* b) {
   T sum = 0;
@@ -40,7 +61,7 @@ void for_each_row(const Problem& p, const Tensors& a, F&& f) {
   }
 }
 
-// Adds a term to a gradient. stored: the size of what 16-bit kernels round in it.
+// Adds a term to a gradient. stored: the size of what kernels round in it (rounds()).
 template <class T>
 void add_term(DenseGradient& g, std::int64_t at, T x, T size, T stored) {
   g.value[at] += static_cast<double>(x);
@@ -78,7 +99,8 @@ class ScoredKeys {
     const KeyValueView view(t, seq_);
     into.resize(static_cast<std::size_t>(seq_.seq_k * dim));
     for (std::int64_t j = 0; j < seq_.seq_k; ++j)
-      for (std::int64_t d = 0; d < dim; ++d) into[j * dim + d] = static_cast<T>(view.element(kv_head_, j, d));
+      for (std::int64_t d = 0; d < dim; ++d)
+        into[j * dim + d] = operand(p_, static_cast<T>(view.element(kv_head_, j, d)));
   }
 
   // Scores of the visible keys [lo, ..) and their derivatives: `inner` by the product before bias, `outer` of
@@ -166,8 +188,8 @@ class HeadGradients : ScoredKeys<T> {
     if (seen.lo >= seen.hi) return;
     const auto n = static_cast<std::size_t>(seen.hi - seen.lo);
     s_.resize(n), inner_.resize(n), outer_.resize(n);
-    const auto q = numbers_of<T>(a_.q, row_offset(a_.q, seq_.batch, h, seq_.q_begin + i), p_.dim_qk);
-    const auto d_o = numbers_of<T>(d_out_, row_offset(d_out_, seq_.batch, h, seq_.q_begin + i), p_.dim_v);
+    const auto q = operands_of<T>(p_, a_.q, row_offset(a_.q, seq_.batch, h, seq_.q_begin + i), p_.dim_qk);
+    const auto d_o = operands_of<T>(p_, d_out_, row_offset(d_out_, seq_.batch, h, seq_.q_begin + i), p_.dim_v);
     this->score(scores, q, h, i, seen.lo);
 
     const Dropout dropout = dropout_of(p_, a_);

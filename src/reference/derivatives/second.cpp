@@ -135,7 +135,7 @@ class HeadSecond : ScoredKeys<T> {
   void row(std::int64_t h, std::int64_t i) {
     const std::int64_t at = dense_lse_index(p_, seq_, h, i);
     const auto numbers = [&](const ConstTensor& t, std::int64_t dim) {
-      return numbers_of<T>(t, row_offset(t, seq_.batch, h, seq_.q_begin + i), dim);
+      return operands_of<T>(p_, t, row_offset(t, seq_.batch, h, seq_.q_begin + i), dim);
     };
     const auto of = [&](const std::vector<double>& x) { return static_cast<T>(x[static_cast<std::size_t>(at)]); };
     const Row r{numbers(a_.q, p_.dim_qk),
@@ -257,7 +257,7 @@ class HeadSecond : ScoredKeys<T> {
 template <class T, class Round>
 DenseGradients second(const Problem& p, const Tensors& a, const SecondStatistics& rows, Round round,
                       Executor& executor) {
-  DenseGradients g = zero_gradients(p, a, std::is_same_v<T, double> && p.dtype != DType::f32);
+  DenseGradients g = zero_gradients(p, a, std::is_same_v<T, double> && rounds(p));
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
   std::mutex shared;
@@ -274,11 +274,7 @@ DenseGradients oracle_second(const Problem& p, const Tensors& a, Executor& execu
 }
 DenseGradients base_second(const Problem& p, const Tensors& a, Executor& executor) {
   const SecondStatistics rows = second_statistics(p, a, GivenResults{p, a});
-  switch (p.dtype) {
-    case DType::bf16: return second<float>(p, a, rows, Stored<bf16>{}, executor);
-    case DType::f16: return second<float>(p, a, rows, Stored<f16>{}, executor);
-    default: return second<float>(p, a, rows, Exact{}, executor);
-  }
+  return with_own_rounding(p, [&](auto round) { return second<float>(p, a, rows, round, executor); });
 }
 DenseGradients oracle_double_backward(const Problem& p, const Tensors& a, Executor& executor) {
   const OwnResults results{p, oracle(p, a, executor), oracle_tangents(p, a, executor)};

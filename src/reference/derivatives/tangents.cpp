@@ -41,8 +41,8 @@ class HeadTangents : ScoredKeys<T> {
     const auto n = static_cast<std::size_t>(std::max<std::int64_t>(0, seen.hi - seen.lo));
     s_.resize(n), inner_.resize(n), outer_.resize(n);
     const std::int64_t token = seq_.q_begin + i;
-    const auto q = numbers_of<T>(a_.q, row_offset(a_.q, seq_.batch, h, token), p_.dim_qk),
-               tq = numbers_of<T>(a_.tq, row_offset(a_.tq, seq_.batch, h, token), p_.dim_qk);
+    const auto q = operands_of<T>(p_, a_.q, row_offset(a_.q, seq_.batch, h, token), p_.dim_qk),
+               tq = operands_of<T>(p_, a_.tq, row_offset(a_.tq, seq_.batch, h, token), p_.dim_qk);
     this->score(scores, q, h, i, seen.lo);
     const Normalizer<T> all = weights_of<T>(s_, sink_of<T>(p_, a_, h), weights_);
     const Dropout dropout = dropout_of(p_, a_);
@@ -103,7 +103,7 @@ template <class T, class Round>
 DenseTangents tangents(const Problem& p, const Tensors& a, Round round, Executor& executor) {
   const std::int64_t rows = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
   DenseTangents results;
-  results.tout.resize(rows * p.dim_v, std::is_same_v<T, double> && p.dtype != DType::f32);
+  results.tout.resize(rows * p.dim_v, std::is_same_v<T, double> && rounds(p));
   results.tlse.resize(rows, false);
   const Mods mods = mods_of(p, p.mod_buffers);
   const ScoreParams params = score_params(p, a, &mods);
@@ -119,11 +119,7 @@ DenseTangents oracle_tangents(const Problem& p, const Tensors& a, Executor& exec
   return tangents<double>(p, a, Exact{}, executor);
 }
 DenseTangents base_tangents(const Problem& p, const Tensors& a, Executor& executor) {
-  switch (p.dtype) {
-    case DType::bf16: return tangents<float>(p, a, Stored<bf16>{}, executor);
-    case DType::f16: return tangents<float>(p, a, Stored<f16>{}, executor);
-    default: return tangents<float>(p, a, Exact{}, executor);
-  }
+  return with_own_rounding(p, [&](auto round) { return tangents<float>(p, a, round, executor); });
 }
 
 }  // namespace onepass::reference

@@ -1,16 +1,19 @@
 // The fp32 products of src/cuda/sm80 on the host, one binary for each tiling: where elements are read and results
-// stand, and how far truncating tensor cores are from a chain of fp32 fma.
+// stand, and how far truncating tensor cores are from a chain of fp32 fma. With one product of tf32 the operands are
+// rounded, and nothing else differs.
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "algebra/numerics.hpp"
 #include "on_host/intrinsics.hpp"
 
 #define onepass emulated_products  // the library has the same names
 #include "cuda/sm80/forward/config.hpp"
 namespace onepass {
 constexpr ForwardFeatures forward_features = {
-    .attention = {.dim_qk = PRODUCTS_QK, .dim_v = PRODUCTS_V, .input = ScalarType::f32}, .output = ScalarType::f32};
+    .attention = {.dim_qk = PRODUCTS_QK, .dim_v = PRODUCTS_V, .input = ScalarType::f32, .tf32 = PRODUCTS_TF32},
+    .output = ScalarType::f32};
 constexpr AttentionFeatures features = forward_features.attention;
 namespace mma {
 constexpr sm80::ForwardConfig config = {.warps = 4,
@@ -34,6 +37,7 @@ namespace emulated_products::sm80 {
 namespace {
 
 constexpr double kUnit = 0x1p-24;
+float operand(float x) { return features.tf32 ? onepass::round_to_tf32(x) : x; }
 constexpr int kWarp = 2, kQk = features.dim_qk, kV = features.dim_v;
 
 struct Errors {  // as shares of u times what the terms can add up to
@@ -113,14 +117,15 @@ void judge(float offset) {
     const Results& r = results[static_cast<std::size_t>(lane)];
     for (int t = 0; t < kRowTiles; ++t) {
       for (int j = 0; j < kBlockN / 2; ++j) {
-        const float* q = &block.q[static_cast<std::size_t>((kWarp * kWarpRows + row_of(lane, t, j)) * kQk)];
-        const float* k = &block.k[static_cast<std::size_t>(column_of(lane, j) * kQk)];
+        const float* q_row = &block.q[static_cast<std::size_t>((kWarp * kWarpRows + row_of(lane, t, j)) * kQk)];
+        const float* k_row = &block.k[static_cast<std::size_t>(column_of(lane, j) * kQk)];
         double exact = 0, qq = 0, kk = 0;
         float chain = 0;
         for (int d = 0; d < kQk; ++d) {
-          exact += static_cast<double>(q[d]) * k[d];
-          chain = std::fma(q[d], k[d], chain);
-          qq += q[d] * q[d], kk += k[d] * k[d];
+          const float q = operand(q_row[d]), k = operand(k_row[d]);
+          exact += static_cast<double>(q) * k;
+          chain = std::fma(q, k, chain);
+          qq += q * q, kk += k * k;
         }
         scores.add(r.s[t][j], chain, exact, std::sqrt(qq * kk));
       }
@@ -133,8 +138,8 @@ void judge(float offset) {
         double exact = 0, terms = 0;
         float chain = 0;
         for (int n = 0; n < kBlockN; ++n) {
-          const float w = block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + n)];
-          const float v = block.v[static_cast<std::size_t>(n * kV + column)];
+          const float w = operand(block.w[static_cast<std::size_t>(row_of(lane, t, j) * kBlockN + n)]);
+          const float v = operand(block.v[static_cast<std::size_t>(n * kV + column)]);
           exact += static_cast<double>(w) * v;
           terms += std::abs(w * v);
           chain = std::fma(w, v, chain);
@@ -154,6 +159,21 @@ void judge(float offset) {
               scores.mean, scores.of_a_chain, scores.largest, values.towards_zero, values.largest);
 }
 
+// Every number that mma.sync tells apart and the places around the middle between two. NaN of every kind, which a sum
+// of bits loses, stays NaN, and a number that has no finite neighbour is not finite.
+TEST(Products32, AnOperandOfTf32IsRoundedToNearest) {
+  const auto seen = [](u32 bits) { return std::bit_cast<float>(bits & 0xffffe000u); };
+  for (u32 high = 0; high < 1u << 19; ++high) {
+    for (const u32 low : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu}) {
+      const float x = std::bit_cast<float>(high << 13 | low), want = onepass::round_to_tf32(x);
+      const float got = seen(mma::rounded(x));
+      if (std::isfinite(want))
+        ASSERT_EQ(got, want) << std::hexfloat << x;
+      else
+        ASSERT_TRUE(std::isnan(x) ? std::isnan(got) : !std::isfinite(got)) << std::hex << (high << 13 | low);
+    }
+  }
+}
 TEST(Products32, SignsMixed) { judge(0); }
 TEST(Products32, OneSign) { judge(3); }  // sums grow all the way: truncation shows
 

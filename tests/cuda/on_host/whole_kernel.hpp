@@ -60,8 +60,9 @@ class CallOnHost {
   unsigned counters_[2] = {0, 0};
 };
 
-inline check::Verdict verdict_of(check::Inputs& inputs) {  // of what stands in the outputs
-  return check::judge(inputs, serial_executor());
+inline check::Verdict verdict_of(check::Inputs& inputs) {         // of what stands in the outputs
+  const bool tf32 = inputs.problem.precision == Precision::tf32;  // a CPU's results are judged as those of fp32
+  return check::judge(inputs, serial_executor(), tf32 ? DeviceKind::cuda : DeviceKind::cpu);
 }
 inline void expect_right(check::Inputs& inputs, const std::string& what) {
   const check::Verdict verdict = verdict_of(inputs);

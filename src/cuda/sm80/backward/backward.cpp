@@ -95,7 +95,7 @@ class State final : public cuda::KernelState {
     const BackwardConfig& c = config_;
     return text(c.block_n(), " keys x ", c.block_m, " rows, ", c.warps, " warps of ", 16 * c.row_tiles, " keys, ",
                 c.stages, c.stages == 1 ? " Q/dO stage, " : " Q/dO stages, ", c.held ? "V in registers, " : "",
-                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory",
+                c.copy_bytes, "-byte copies, ", shared_bytes_, " bytes of shared memory", cuda::precision_of(*problem),
                 cuda::packing_of(*problem, *seen_), backward_.order());
   }
 

@@ -92,7 +92,8 @@ class State final : public cuda::KernelState {
     return text(c.block_m(), " x ", c.block_n, " tiles, ", c.warps, " warps of ", 16 * c.row_tiles,
                 c.share == 1 ? " rows, " : " rows in pairs, ", c.stages,
                 c.stages == 1 ? " K/V stage, " : " K/V stages, ", c.q_registers ? "Q in registers, " : "", c.copy_bytes,
-                "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory", cuda::packing_of(*problem, *seen_));
+                "-byte copies, ", kernel_->shared_bytes, " bytes of shared memory", cuda::precision_of(*problem),
+                cuda::packing_of(*problem, *seen_));
   }
 
  private:
