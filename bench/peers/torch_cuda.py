@@ -39,7 +39,7 @@ def settle(torch, problem):
 class Ways:
     """A problem as a user of PyTorch would write it for one backend: (note, function) pairs, best first."""
 
-    ACCEPTED = ("window", "bias", "mask", "dropout", "seed", "varlen", "aligned_top_left", "grads")
+    ACCEPTED = ("window", "bias", "mask", "dropout", "seed", "varlen", "aligned_top_left", "grads", "precision")
 
     def __init__(self, torch, problem, backend):
         self.torch, self.p, self.backend = torch, problem, backend
@@ -233,6 +233,7 @@ class CudaTorch(Peer):
 
     def prepare(self, problem, threads):
         settle(self.torch, problem)
+        self.torch.backends.cuda.matmul.allow_tf32 = problem.extra("precision") == "tf32"
         with self.alone(problem.backward):
             make = double_backward_of if problem.op == "bwd_jvp" else backward_of
             note, run = self.first_that_runs(*self.ways(problem), make)

@@ -57,7 +57,7 @@ def test_the_studies_are_listed():
     assert studies.NAMES == [
         "block_mask_build", "cascade", "context_parallel", "context_parallel_scale", "fa1_claim", "flex_speed",
         "fp8_errors", "fp8_model", "fp8_speed", "frameworks", "gradient_errors", "jax_speed", "jvp_speed",
-        "mask_gallery", "race", "serving_speed", "serving_transformers", "vllm_speed",
+        "mask_gallery", "precision_errors", "race", "serving_speed", "serving_transformers", "vllm_speed",
     ]  # fmt: skip
     unknown = bench("study", "speed")
     assert unknown.returncode == 2 and not unknown.stdout
@@ -104,6 +104,7 @@ WITHOUT_RESULTS = {
     "context_parallel",
     "context_parallel_scale",
     "jvp_speed",
+    "precision_errors",
     "race",
 }  # they have no file that is their own
 
