@@ -29,8 +29,8 @@ enum class Accumulation : std::uint8_t { exact, fast };
 
 // The precision that an fp32 call's products need. fp32: that of fp32. tf32: products may round their operands to the
 // 11 significant bits of NVIDIA's TF32, as PyTorch's allow_tf32 does: a relative error of 2^-11 per operand. Sums,
-// softmax and results stay fp32. Kernels on tensor cores are then up to three times as fast. Other kernels and the CPU
-// compute in fp32.
+// softmax and results stay fp32. Kernels on tensor cores then take one product in place of three. Other kernels and the
+// CPU compute in fp32.
 enum class Precision : std::uint8_t { fp32, tf32 };
 
 // How far, in natural units, a row's largest score may be from a unified_max that serves it: e^40 of fp32's e^88, so

@@ -126,7 +126,7 @@ def attention(
       accumulation: ``"exact"``, or ``"fast"``: products of float8_e4m3fn q, k and v may then lose up to 18 % of V's
         mean over 16k keys on a GPU (docs/features/fp8.md).
       precision: ``"fp32"``, or ``"tf32"``: products of float32 q, k and v may then round their operands to TF32's 11
-        significant bits. That is up to three times as fast on a GPU (docs/features/precision.md).
+        significant bits, which is faster on a GPU (docs/features/precision.md).
       unified_max: for few rows, a number that replaces the rows' maxima in the weights ``e^(score - unified_max)``, so
         that splits of the keys are merged by addition (FlashDecoding++, section 3); ``unified_max_of`` finds one. A row
         whose largest score is farther than 40 from it is computed again with its own maximum. Results do not change.

@@ -34,10 +34,12 @@ struct Parts {
   u32 hi, lo;
 };
 // To nearest, ties away from zero: half a unit is added, and mma.sync cuts the rest off. NaN, infinity and a number
-// whose rounding is infinite become NaN (infinity, where it is in the middle), as their rests are in three products:
-// such rows are computed again. Without the product the NaN 0x7fffffff becomes 0, and a score of a finite number may
-// become -inf, which hides its key.
-DEV u32 rounded(float x) { return __float_as_uint(__fmaf_rn(x, 0.0f, __uint_as_float(__float_as_uint(x) + 0x1000u))); }
+// whose rounding is infinite become NaN, as their rests are in three products: such rows are computed again. Without
+// the products the NaN 0x7fffffff becomes 0, and a score of a finite number may become -inf, which hides its key.
+DEV u32 rounded(float x) {
+  const float y = __uint_as_float(__float_as_uint(x) + 0x1000u);
+  return __float_as_uint(__fmaf_rn(x, y * 0.0f, y));
+}
 DEV Parts split(float x) {  // as cvt.rna.tf32 rounds, which is four instructions; of lo mma.sync sees 11 bits
   if constexpr (kOneProduct) return {rounded(x), 0};
   const u32 hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;

@@ -154,6 +154,16 @@ bool differ() {
       [](auto& t, auto&, auto&) { t.q.shape[1] = t.out.shape[1] = t.lse.shape[1] = t.row_max.shape[1] = 2; });
   expect("band must be the same on all ranks (rank 0 has -1:0, " + who + " has -1:-1)",
          [](auto&, auto& options, auto&) { options.band.causal = false; });
+  const std::string before = "scale default, softcap 0, dropout_p 0, seed 0",
+                    behind = ", score_mod '', mask_mod '', reproducible 0";
+  const auto expect_options = [&](const std::string& words, const auto& change) {
+    expect("options must be the same on all ranks (rank 0 has " + before + behind + ", " + who + " has " + before +
+               words + behind + ")",
+           [&](auto&, auto& options, auto&) { change(options); });
+  };
+  expect_options(", precision tf32", [](Attention& options) { options.precision = Precision::tf32; });
+  expect_options(", accumulation fast", [](Attention& options) { options.accumulation = Accumulation::fast; });
+  expect_options(", deterministic", [](Attention& options) { options.deterministic = true; });
   expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
              std::to_string(transport.ranks() + 1) + ")",
          [&](auto&, auto&, auto& how) { how.layout = Layout::zigzag(c.length, transport.ranks() + 1); });
