@@ -92,6 +92,22 @@ def jvp():
     return markdown(["problem", "ms", "TFLOP/s", "by `mma.sync`, ms", "over the forward"], lines)
 
 
+def tf32():
+    """fp32 calls with products of TF32 beside the same calls without, and PyTorch's with allow_tf32."""
+    rows = {row["problem"]: row for row in rows_of("h200_tf32")}
+    lines = []
+    for problem, row in rows.items():
+        plain = problem.replace(" precision=tf32", "")
+        if plain == problem:
+            continue
+        shown = plain.removesuffix(" cuda:0").replace(" layout=bshd", "").replace(" fp32", "")
+        own = [f"{1e-12 * rate(x):.0f}" for x in (rows[plain], row)]
+        peers = (row.get("peers", {}).get(peer, {}) for peer in ("torch-efficient", "torch-math"))
+        lines.append([f"`{shown}`", *own, f"{rows[plain]['median_s'] / row['median_s']:.2f}x", *map(times, peers)])
+    heads = ["problem", "TFLOP/s, fp32", "tf32", "speedup", "efficient, allow_tf32", "math, allow_tf32"]
+    return markdown(heads, lines)
+
+
 def h200_keys(name, *peers):
     """Microseconds, TFLOP/s, and the GB/s of the keys and values that are read."""
     lines = []
