@@ -62,12 +62,16 @@ DEV float visible(float x) {
   return kSigned && x == 0.0f ? -0.0f : x;
 }
 
-// product, moved: of Q and K, and its derivative; dp, moved_dp: the same of dO and V.
+// product, moved: of Q and K, and its derivative; dp, moved_dp: the same of dO and V. Tensor cores take terms that are
+// not signed: those of many pairs at once, which a branch for each would order. Without transforms a score of -inf comes
+// from an operand that is not finite, and what such a block becomes is computed again.
 template <bool kSigned = true>
 DEV Terms terms_of(const PlainBackwardParams& p, const HeadScores& scores, const RowNumbers& r, float product,
                    float moved, float dp, float moved_dp, i32 row, i32 key) {
   const CurvedScore s = curved(p, scores, product, row, key);
-  if (s.value == kNegInf) return {};
+  if constexpr (kSigned) {
+    if (s.value == kNegInf) return {};
+  }
   const float w = probability(p, s.value, r.reference);
   float kept = 1.0f;
   if constexpr (features.dropout) kept = dropout_factor(p.dropout, scores.batch, scores.head, row, key);
@@ -95,6 +99,7 @@ DEV Terms terms_of(const PlainBackwardParams& p, const HeadScores& scores, const
   }
   t.v = visible<kSigned>(moved_w * kept), t.other_v = visible<kSigned>(w * kept);
   t.x = visible<kSigned>(moved_ds * p.scale), t.other_x = visible<kSigned>(ds * p.scale);
+  if constexpr (!kSigned && kTransforms) t = s.value == kNegInf ? Terms{} : t;
   return t;
 }
 
