@@ -98,6 +98,7 @@ TABLES = {
     "h100-target-sm89-backward": lambda: gpu.h200("h100_target_sm89", "bwd", ("torch-flash",)),
     "h200-wide": gpu.wide,
     "h200-jvp": gpu.jvp,
+    "h200-second": gpu.second,
     "h200-block-mask-build": lambda: block_mask_build.table(rows_of("h200_block_mask_build")).splitlines(),
     "h200-jvp-torch": lambda: gpu.jvp_speed(rows_of("h200_jvp_torch")["rows"]),
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),

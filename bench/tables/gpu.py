@@ -76,15 +76,37 @@ def wide():
     return markdown(["problem, bf16 or as named", "ms", "TFLOP/s", "K and V, TB/s", "efficient", "math"], lines)
 
 
+def by_attention(name):
+    """The rows of each problem, whatever is computed of it."""
+    problems = {}
+    for row in rows_of(name):
+        words = (word for word in row["problem"].split()[1:] if word not in ("lse", "tlse", "layout=bshd", "cuda:0"))
+        problems.setdefault(" ".join(words), []).append(row)
+    return problems
+
+
+def second():
+    """Second derivatives beside other kernels, and a double backward, which has a jvp more, beside PyTorch and a
+    forward. A problem's rows are the forward, the forward mode, and second derivatives: as chosen, and by kernels by
+    name."""
+    lines = []
+    for problem, (forward, jvp_row, ours, *others) in by_attention("h200_second").items():
+        by = {row["implementation"]: three(1e3 * row["median_s"]) for row in others}
+        double = jvp_row["median_s"] + ours["median_s"]
+        peer = ours.get("peers", {}).get("torch-math", {}).get("median_s")
+        line = [f"`{problem}`", three(1e3 * ours["median_s"])]
+        line += [by.get(f"cuda.{name}", "-") for name in ("backward_jvp", "backward_jvp_plain")]
+        line += [three(1e3 * double), f"{three(1e3 * peer)} ({times({'times_ours': peer / double})})" if peer else "-"]
+        lines.append([*line, f"{double / forward['median_s']:.1f}"])
+    head = ["ms", "`backward_jvp`", "by `mma.sync`", "without tensor cores", "double backward", "PyTorch"]
+    return markdown([*head, "over the forward"], lines)
+
+
 def jvp():
     """The forward mode beside the forward of the same problem, and beside its kernel of mma.sync. A problem's rows are
     the forward, the forward mode, and that kernel where another one is chosen."""
-    problems = {}
-    for row in rows_of("h200_jvp"):
-        words = row["problem"].split()[1:]
-        problems.setdefault(" ".join(w for w in words if w not in ("lse", "tlse", "layout=bshd", "cuda:0")), []).append(row)
     lines = []
-    for problem, (forward, ours, *tiles) in problems.items():
+    for problem, (forward, ours, *tiles) in by_attention("h200_jvp").items():
         seconds = ours["median_s"]
         beside = f"{three(1e3 * tiles[0]['median_s'])} ({tiles[0]['median_s'] / seconds:.1f}x)" if tiles else "-"
         over = f"{seconds / forward['median_s']:.1f} (`{forward['implementation']}`)"

@@ -2,6 +2,7 @@
 
 #include "cuda/append/host.hpp"
 #include "cuda/backward_jvp/backward_jvp.hpp"
+#include "cuda/backward_jvp/sm90/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/decode/decode.hpp"
 #include "cuda/gemm/cublas.hpp"
@@ -36,6 +37,7 @@ std::vector<const Implementation*> implementations() {
           &jvp::kImplementation,
           &jvp::kPlainImplementation,
           &backward_plain::kFirstImplementation,
+          &backward_jvp::sm90::kImplementation,
           &backward_jvp::kImplementation,
           &backward_plain::kSecondImplementation,
           &kMergeImplementation,

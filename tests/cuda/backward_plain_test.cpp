@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
 #include "cuda/attention/scores/mods.hpp"
+#include "cuda/backward_jvp/sm90/backward_jvp.hpp"
 #include "cuda/driver/api.hpp"
 #include "sm80_cases.hpp"
 
@@ -107,6 +109,59 @@ INSTANTIATE_TEST_SUITE_P(More, CudaSecond,
                                          SecondCase{{kBlackwell, "bwd_jvp b1 h1 s4096 d128 fp16 tdout"}},
                                          SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d33/7 bf16 tdout"}},
                                          SecondCase{{kHopper, "bwd_jvp b1 h1 s4096 d64 fp32 tdout"}}));
+
+// Hopper's kernels. spilled: bytes of a lane, of the pass over rows and of that over keys.
+struct Sm90SecondCase {
+  const char* line;
+  int spilled[2];
+};
+std::ostream& operator<<(std::ostream& out, const Sm90SecondCase& c) { return out << '"' << c.line << '"'; }
+class CudaSm90Second : public testing::TestWithParam<Sm90SecondCase> {};
+
+TEST_P(CudaSm90Second, CompilesToTheCodeThatWasMeant) {
+  std::string why;
+  if (!cuda::nvrtc(&why)) GTEST_SKIP() << why;
+  const Problem p = parse_problem("bwd_jvp " + std::string(GetParam().line) + " cuda");
+  const cuda::backward_jvp::sm90::Plan plan = cuda::backward_jvp::sm90::select_plan(p).value();
+  for (const bool keys : {false, true}) {
+    const cuda::Cubin code = cuda::compile(program_of(keys, plan, kHopper.arch, cuda::mods_source(p, 2)));
+    EXPECT_EQ(cuda::wrong_code(code, {plan.config.threads(), {"HGMMA", "UTMALDG"}, false, GetParam().spilled[keys]}),
+              "")
+        << keys;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Table, CudaSm90Second,
+                         testing::Values(Sm90SecondCase{"b1 h1 s4096 d128 bf16 causal_bottom_right", {0, 0}}));
+INSTANTIATE_TEST_SUITE_P(
+    More, CudaSm90Second,
+    testing::Values(Sm90SecondCase{"b1 h1 s4096 d128 bf16", {0, 0}}, Sm90SecondCase{"b1 h1 s4096 d64 bf16", {0, 0}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 fp16 tdout", {0, 0}},
+                    Sm90SecondCase{"h4 d128 bf16 varlen=128,512 causal_bottom_right", {0, 0}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 softcap=20", {0, 0}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 alibi grads=dq,dk,dv,dalibi_slopes", {0, 0}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 score_mod={score * 2}", {0, 0}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 dropout=0.1", {80, 64}},
+                    Sm90SecondCase{"b1 h1 s4096 d64 bf16 dropout=0.1", {32, 128}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 mask=b1qk", {64, 64}},
+                    Sm90SecondCase{"b1 h1 s4096 d128 bf16 bias=bf16:1hqk tbias", {64, 128}}));
+TEST(CudaSm90SecondPlan, FitsAndRefusesTheRest) {
+  using cuda::backward_jvp::sm90::select_plan;
+  for (int qk = 8; qk <= 128; qk += 8) {
+    for (int v = 8; v <= 128; v += 8) {
+      for (const char* feature : {"bf16", "fp16 tdout", "bf16 dropout=0.1"}) {
+        const auto plan = select_plan(parse_problem(text("bwd_jvp b1 h1 s100 d", qk, "/", v, " ", feature, " cuda")));
+        ASSERT_TRUE(plan) << qk << "/" << v << ": " << plan.refusal();
+        for (const bool keys : {false, true})
+          EXPECT_LE(shared_bytes_of(keys, *plan), kHopper.shared_bytes) << qk << "/" << v << " " << feature;
+      }
+    }
+  }
+  const auto refusal = [](const char* line) { return select_plan(parse_problem(line)).refusal(); };
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s64 d64 fp32 cuda"), "requires fp16 or bf16 (q is fp32)");
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s64 d64/136 bf16 cuda"), "head dims must be at most 128 (got 64/136)");
+  EXPECT_EQ(refusal("bwd_jvp b1 h1 s64 d63 bf16 cuda"),
+            "TMA needs strides of q that are non-negative multiples of 16 bytes (got 126)");
+}
 
 }  // namespace
 }  // namespace onepass

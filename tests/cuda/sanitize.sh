@@ -24,6 +24,7 @@ one() {
     jvpplain:*) implementation=cuda.jvp_plain ;;
     jvpsm90:*) implementation=cuda.sm90_jvp ;;
     backwardjvp:*) implementation=cuda.backward_jvp ;;
+    backwardjvpsm90:*) implementation=cuda.sm90_backward_jvp ;;
     backwardplain:bwd_jvp*) implementation=cuda.backward_jvp_plain ;;
     backwardplain:*) implementation=cuda.backward_plain ;;
     rows:softmax_bwd*) implementation=cuda.softmax_backward ;;

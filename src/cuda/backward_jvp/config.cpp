@@ -32,20 +32,13 @@ constexpr TileConfig kConfigs32[] = {
 }  // namespace
 
 Selected<Plan> select_plan(const Problem& p, int shared_bytes) {
-  Selected<backward_plain::Plan> plain = backward_plain::select_plan(p);
+  const Selected<backward_plain::Plan> plain = select_plain(p);
   if (!plain) return refuse(plain.refusal());
-  Plan plan{.plain = plain.value(), .config = {}};
-  PlainBackwardFeatures& features = plan.plain.features;
-  if (!features.backward.dq && !features.backward.dk && !features.backward.dv)
-    return refuse("computes derivatives of dq, dk and dv (got none of them)");
-  if (p.out_dtype != p.dtype)
-    return refuse("does not support an out of another dtype than q (got ", name_of(p.out_dtype), " and ",
-                  name_of(p.dtype), ")");
+  Plan plan{.plain = *plain, .config = {}};
   plan.config.copy_bytes = 16;
   for (const Role role : {Role::q, Role::k, Role::v, Role::dout, Role::tq, Role::tk, Role::tv, Role::tdout})
     plan.config.copy_bytes = std::min(plan.config.copy_bytes, row_alignment(p, role));
-  const sm80::Extras extras = sm80::extras_of(features.backward.forward.attention, plan.config.copy_bytes);
-  const int block = plan.plain.shape.block_q;
+  const sm80::Extras extras = sm80::extras_of(plan.plain.features.backward.forward.attention, plan.config.copy_bytes);
   const auto fits = [&](const TileConfig& t) {
     SecondConfig& c = plan.config;
     c.warps = t.warps, c.share = t.share, c.by_rows = t.by_rows, c.by_keys = t.by_keys, c.blocks = t.blocks;
@@ -56,15 +49,20 @@ Selected<Plan> select_plan(const Problem& p, int shared_bytes) {
   if (p.dtype == DType::f32 ? std::ranges::none_of(kConfigs32, fits) : std::ranges::none_of(kConfigs16, fits))
     return refuse("no configuration for head dims ", p.dim_qk, "/", p.dim_v, " fits ", shared_bytes,
                   " bytes of shared memory");
-  features.mark_parts = plan.config.share;
-  plan.plain.shape.key_warps = block / 16;
+  set_parts(plan.plain, plan.config.share);
   return plan;
 }
 
-KernelProgram program_of(bool keys, const Plan& plan, const std::string& arch, const std::string& mods) {
-  KernelProgram program = backward_plain::program_of(backward_plain::Part::rows, plan.plain, arch, mods);
-  program.file = keys ? "cuda/backward_jvp/keys.cuh" : "cuda/backward_jvp/rows.cuh";
+KernelProgram tiles_program(bool keys, const backward_plain::Plan& plan, const std::string& folder,
+                            const std::string& arch, const std::string& mods) {
+  KernelProgram program = backward_plain::program_of(backward_plain::Part::rows, plan, arch, mods);
+  program.file = text(folder, keys ? "/keys.cuh" : "/rows.cuh");
   program.entry = keys ? "attention_backward_jvp_keys" : "attention_backward_jvp_rows";
+  return program;
+}
+
+KernelProgram program_of(bool keys, const Plan& plan, const std::string& arch, const std::string& mods) {
+  KernelProgram program = tiles_program(keys, plan.plain, "cuda/backward_jvp", arch, mods);
   program.config += text(config_line("cuda/backward_jvp/config.hpp", "onepass::mma",
                                      "cuda::backward_jvp::SecondConfig config", plan.config),
                          sm80::tangents_of(plan.plain.features.backward.forward.attention.input));

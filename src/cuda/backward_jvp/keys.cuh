@@ -7,7 +7,6 @@
 //   tdV += tP^T dO + P^T tdO, tdK += tdS^T Q + dS^T tQ               rows read transposed
 #pragma once
 #include "cuda/backward_jvp/sums.cuh"
-#include "cuda/device/reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mma::config.blocks)
     attention_backward_jvp_keys(const __grid_constant__ onepass::PlainBackwardParams p) {
@@ -34,14 +33,13 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mm
     scores.open(x);
     if (threadIdx.x == 0) store_bases<true>(sm, p, x);
     __syncthreads();  // the bases are there
-    const auto range = [&](i32 key, i32 count) { return rows_that_see(scores.band, key, min(key + count, k.seq_k)); };
-    const Band32::Range rows = range(k.key, P::kHeld), seen = own < k.seq_k ? range(own, 16) : Band32::Range{0, 0};
+    const Band32::Range rows = seen_by_keys(scores.band, k.key, P::kHeld), seen = seen_by_keys(scores.band, own, 16);
     float slope = 0.0f;
     each_block<true>(sm, p, x, k.key, rows.lo, rows.hi, [&](u32 stage, i32 first) {
       if (first >= seen.hi || first + kRows <= seen.lo) return;
       BlockProducts<kScores> products;
       multiply_block<true, kOfScores>(products, sm, stage);
-      TermOperands<kRows> to;
+      TermOperands<kScores> to;
       find_terms<true>(p, scores, products, to, own, first, StreamedNumbers<kRows>{stage + l.numbers, {}},
                        [&](i32 row, i32 key, float side) {
                          if constexpr (backward_features.dslopes) slope -= side * scores.distance(row, key);
@@ -56,19 +54,15 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mm
         add_rows<kRows, l.pitch[kLeft]>(dk, to.other_x, stage + l.block[kLeftMoved]);
       }
     });
-    if constexpr (backward_features.dslopes) {
-      slope = warp_sum(slope);
-      if (threadIdx.x % 32 == 0 && own / kBlock * kBlock < k.seq_k && (kShare == 1 || sm80::own_part() == 0))
-        *slope_part(p, k, head, own) = slope;  // for each part of a block that exists
-    }
+    if constexpr (backward_features.dslopes) write_slope(p, k, head, own, slope, own_share() == 0);
   }
   const auto at = [&](const long long(&stride)[3]) {
     return k.map_batch * stride[0] + k.head * stride[1] + k.k_begin * stride[2];
   };
   float probe = 0.0f;
   if constexpr (backward_features.dk)
-    probe += write_sums<features.dim_qk>(dk, p.dk, at(p.dk_stride), p.dk_stride[2], own, k.seq_k);
+    probe += write_sums<features.dim_qk>(dk[0], p.dk, at(p.dk_stride), p.dk_stride[2], own, k.seq_k, OwnColumns{});
   if constexpr (backward_features.dv)
-    probe += write_sums<features.dim_v>(dv, p.dv, at(p.dv_stride), p.dv_stride[2], own, k.seq_k);
-  mark(p.key_marks, key_place(p, k.head, k.batch) + own / kBlock, own, k.seq_k, probe);
+    probe += write_sums<features.dim_v>(dv[0], p.dv, at(p.dv_stride), p.dv_stride[2], own, k.seq_k, OwnColumns{});
+  mark<kShare>(p.key_marks, key_place(p, k.head, k.batch) + own / kBlock, own, k.seq_k, probe, own_share());
 }

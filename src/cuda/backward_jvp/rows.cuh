@@ -24,25 +24,22 @@ extern "C" __global__ void __launch_bounds__(onepass::mma::kThreads, onepass::mm
   HeadScores scores{p};
   scores.open(x);
   const i32 own = x.row + static_cast<i32>(sm80::own_rows());
-  OwnNumbers numbers;
-#pragma unroll
-  for (i32 i = 0; i < 2; ++i)
-    numbers.row[i] = usable(numbers_of(p, x, own + static_cast<i32>(threadIdx.x % 32 / 4) + 8 * i));
+  const OwnNumbers numbers = OwnNumbers::of_rows(p, x, own);
   float sum[1][kOwnSums<features.dim_qk>];
   clear(sum);
   __syncthreads();  // the bases are there
-  const auto range = [&](i32 row, i32 count) { return scores.band.key_range(row, min(row + count, x.seq_q)); };
-  const Band32::Range keys = range(x.row, P::kHeld), seen = range(own, 16);
+  const Band32::Range keys = seen_by_rows(scores.band, x.row, P::kHeld), seen = seen_by_rows(scores.band, own, 16);
   each_block<false>(sm, p, x, 0, keys.lo, keys.hi, [&](u32 stage, i32 first) {
     if (first >= seen.hi || first + kKeys <= seen.lo) return;
     BlockProducts<kScores> products;
     multiply_block<false, true>(products, sm, stage);
-    TermOperands<kKeys> to;
+    TermOperands<kScores> to;
     find_terms<false>(p, scores, products, to, own, first, numbers, [](i32, i32, float) {});
     add_rows<kKeys, l.pitch[kLeft]>(sum, to.x, stage + l.block[kLeft]);
     add_rows<kKeys, l.pitch[kLeft]>(sum, to.other_x, stage + l.block[kLeftMoved]);
   });
   const i64 at = x.map_batch * p.dq_stride[0] + head * p.dq_stride[1] + x.q_begin * p.dq_stride[2];
-  const float probe = write_sums<features.dim_qk>(sum, p.dq, at, p.dq_stride[2], own, x.seq_q);
-  mark(p.row_marks, place_of(p, head, first_q_block(p, x.batch) + own / kBlock), own, x.seq_q, probe);
+  const float probe = write_sums<features.dim_qk>(sum[0], p.dq, at, p.dq_stride[2], own, x.seq_q, OwnColumns{});
+  mark<kShare>(p.row_marks, place_of(p, head, first_q_block(p, x.batch) + own / kBlock), own, x.seq_q, probe,
+               own_share());
 }

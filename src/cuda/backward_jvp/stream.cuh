@@ -1,31 +1,16 @@
 // The tensors of a pass on their way to shared memory: held tiles once, streamed blocks twice buffered.
 #pragma once
-#include "cuda/backward_jvp/config.hpp"
-#include "cuda/backward_plain/pair.cuh"
+#include "cuda/backward_jvp/work.cuh"
 #include "cuda/mma/copy.cuh"
 
 namespace onepass::cuda::backward_jvp {
 
 using namespace mma;  // tiles in shared memory, copies into them and products of them
-using backward_plain::is_empty, backward_plain::kBlock, backward_plain::numbers_of, backward_plain::RowNumbers;
 
-// kKeys: a CTA holds keys, and the rows of queries that see them stream past; else it is the other way round.
 template <bool kKeys>
 struct Pass {
   static constexpr SecondLayout kLayout = layout_of(plain_features, config, kKeys);
   static constexpr i32 kHeld = config.held(), kStreamed = kKeys ? config.by_keys : config.by_rows;
-  static constexpr bool kMovesHeld = kKeys || plain_features.tdout,  // whether kRightMoved exists
-      kMovesStreamed = !kKeys || plain_features.tdout;
-};
-
-// The work of CTA number `block`: heads come in groups whose streamed tensors L2 holds, and within a group tile by
-// tile, so that the long tiles of all of its heads come first.
-struct Work {
-  i32 head, tile;
-  static DEV Work of(i32 block, i32 heads, i32 tiles, i32 group) {
-    const i32 first = block / (group * tiles) * group, own = min(group, heads - first), rest = block - first * tiles;
-    return {first + rest % own, rest / own};
-  }
 };
 
 // A tensor of queries or keys: where a head's tokens lie.
@@ -70,7 +55,7 @@ constexpr DEV i32 dim_of(i32 kind) { return kind < kRight ? features.dim_qk : fe
 template <bool kKeys>
 DEV void copy_held(u32 sm, const PlainBackwardParams& p, const WorkTile& x, i32 head, i32 first) {
   using P = Pass<kKeys>;
-  each_kind<P::kMovesHeld>([&]<i32 i>() {
+  each_kind<kMovesHeld<kKeys>>([&]<i32 i>() {
     TileCopy<P::kHeld, dim_of(i), P::kLayout.pitch[i]>{0, tensor_of<kKeys>(p, i).stride[2], kKeys ? x.seq_k : x.seq_q}(
         sm + P::kLayout.held[i], first, tokens_of<kKeys>(p, x, head, i));
   });
@@ -80,7 +65,7 @@ template <bool kKeys>
 DEV void store_bases(u32 sm, const PlainBackwardParams& p, const WorkTile& x) {
   using P = Pass<kKeys>;
   const i32 head = kKeys ? x.head : x.head / p.heads_per_kv;
-  each_kind<P::kMovesStreamed>(
+  each_kind<kMovesStreamed<kKeys>>(
       [&]<i32 i>() { store_address(sm + P::kLayout.bases + 8 * i, tokens_of<!kKeys>(p, x, head, i)); });
 }
 // A block of streamed tokens from `first` on. Rows of queries bring their numbers, which the workspace holds for whole
@@ -88,7 +73,7 @@ DEV void store_bases(u32 sm, const PlainBackwardParams& p, const WorkTile& x) {
 template <bool kKeys>
 DEV void copy_streamed(u32 sm, u32 stage, const PlainBackwardParams& p, const WorkTile& x, i32 first) {
   using P = Pass<kKeys>;
-  each_kind<P::kMovesStreamed>([&]<i32 i>() {
+  each_kind<kMovesStreamed<kKeys>>([&]<i32 i>() {
     TileCopy<P::kStreamed, dim_of(i), P::kLayout.pitch[i]>{
         sm + P::kLayout.bases + 8 * i, tensor_of<!kKeys>(p, i).stride[2], kKeys ? x.seq_q : x.seq_k}(
         stage + P::kLayout.block[i], first);
@@ -105,39 +90,19 @@ DEV void copy_streamed(u32 sm, u32 stage, const PlainBackwardParams& p, const Wo
   }
 }
 
-// The first block of streamed tokens from `first` on that the packed mask does not empty for the whole held tile. x.row
-// is the first query row where these are held; key: the first key where those are.
-template <bool kKeys>
-DEV i32 next_block(const PlainBackwardParams& p, const WorkTile& x, i32 key, i32 first, i32 hi) {
-  using P = Pass<kKeys>;
-  constexpr i32 kStates = ceil_div(P::kHeld, kKeys ? kBlock : 64);
-  const auto skipped = [&] {
-    bool empty = true;
-    for (i32 i = 0; i < kStates; ++i) {
-      WorkTile y = x;
-      y.row = kKeys ? first : x.row + 64 * i;
-      const i32 at = kKeys ? (key / kBlock + i) * kBlock : first / kBlock * kBlock;
-      if (y.row < x.seq_q && at < x.seq_k) empty = empty && is_empty(p, y, at);
-    }
-    return empty;
-  };
-  if constexpr (features.bool_mask)
-    while (first < hi && skipped()) first += P::kStreamed;
-  return first;
-}
-
 // f(stage, first) for every block of the streamed tokens [lo, hi), once it is there.
 template <bool kKeys, class F>
 DEV void each_block(u32 sm, const PlainBackwardParams& p, const WorkTile& x, i32 key, i32 lo, i32 hi, const F& f) {
   using P = Pass<kKeys>;
   u32 stage = sm + P::kLayout.stages, other = stage + P::kLayout.stage;
-  i32 first = next_block<kKeys>(p, x, key, lo / P::kStreamed * P::kStreamed, hi);
+  const auto next_of = [&](i32 from) { return next_block<kKeys, P::kHeld, P::kStreamed>(p, x, key, from, hi); };
+  i32 first = next_of(lo / P::kStreamed * P::kStreamed);
   if (first >= hi) return;
   copy_streamed<kKeys>(sm, stage, p, x, first);
   copies_commit();
 #pragma unroll 1
   while (first < hi) {
-    const i32 next = next_block<kKeys>(p, x, key, first + P::kStreamed, hi);
+    const i32 next = next_of(first + P::kStreamed);
     if (next < hi) copy_streamed<kKeys>(sm, other, p, x, next);
     copies_commit();
     copies_wait<1>();

@@ -63,8 +63,8 @@ DEV float visible(float x) {
 }
 
 // product, moved: of Q and K, and its derivative; dp, moved_dp: the same of dO and V. Tensor cores take terms that are
-// not signed: those of many pairs at once, which a branch for each would order. Without transforms a score of -inf comes
-// from an operand that is not finite, and what such a block becomes is computed again.
+// not signed: those of many pairs at once, which a branch for each would order. Without transforms a score of -inf
+// comes from an operand that is not finite, and what such a block becomes is computed again.
 template <bool kSigned = true>
 DEV Terms terms_of(const PlainBackwardParams& p, const HeadScores& scores, const RowNumbers& r, float product,
                    float moved, float dp, float moved_dp, i32 row, i32 key) {

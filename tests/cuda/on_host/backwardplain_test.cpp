@@ -5,8 +5,10 @@
 
 #include "base/text.hpp"
 #include "cuda/backward_jvp/backward_jvp.hpp"
+#include "cuda/backward_jvp/sm90/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "on_host/backwardplain_kernel.hpp"
+#include "on_host/boxes.hpp"
 #include "on_host/shared_bytes.hpp"
 #include "on_host/whole_kernel.hpp"
 #include "problem/roles.hpp"
@@ -18,26 +20,31 @@ namespace {
 
 namespace plain = cuda::backward_plain;
 namespace second = cuda::backward_jvp;
+namespace hopper = cuda::backward_jvp::sm90;
 
 class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBackwardKernel*> {
  protected:
   static Problem problem() { return parse_problem(GetParam()->problem); }
-  static bool on_tensor_cores() { return GetParam()->config != nullptr; }
-  // The library's plan. Plain kernels alone have no SecondConfig.
-  static second::Plan selected(const Problem& p) {
-    return on_tensor_cores() ? second::select_plan(p, shared_bytes(GetParam()->name)).value()
-                             : second::Plan{plain::select_plan(p).value(), {}};
+  static warps::SecondFamily family() { return GetParam()->family; }
+  // The library's plan.
+  static plain::Plan selected(const Problem& p) {
+    switch (family()) {
+      case warps::SecondFamily::none: break;
+      case warps::SecondFamily::tiles: return second::select_plan(p, shared_bytes(GetParam()->name)).value().plain;
+      case warps::SecondFamily::hopper: return hopper::select_plan(p).value().plain;
+    }
+    return plain::select_plan(p).value();
   }
 
   // The outputs' bytes. Threads take turns forwards or backwards, copies in the background are late or early.
   static std::string run(check::Inputs& inputs, bool backwards) {
     const Problem& p = inputs.problem;
-    const second::Plan all = selected(p);
-    const plain::Plan& plan = all.plain;
+    const plain::Plan plan = selected(p);
+    const int held = GetParam()->held;
     const plain::Places places = plain::places_of(p, plan);
     std::vector<unsigned> workspace(places.total / 4 + 16, 0xffffffff);
     PlainBackwardParams params =
-        on_tensor_cores() ? second::decided_params(p, all, 50 << 20) : plain::decided_params(p, plan, 50 << 20);
+        held > 0 ? second::decided_params(p, plan, held, 50 << 20) : plain::decided_params(p, plan, 50 << 20);
     plain::bind(params, p.op->tangents ? with_derivatives_as_gradients(inputs.tensors) : inputs.tensors,
                 workspace.data(), places);
     if (p.bool_mask) {
@@ -51,9 +58,15 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
     inputs.poison_outputs();
     for (const plain::Part part : plain::kParts) {
       GetParam()->run[static_cast<int>(part)](&params, static_cast<unsigned>(plain::blocks_of(part, params, plan)));
-      if (part != plain::Part::stats || !on_tensor_cores()) continue;
-      for (const bool keys : {false, true})
-        GetParam()->run_second[keys](&params, static_cast<unsigned>(second::blocks_of(keys, params, all)));
+      if (part != plain::Part::stats || held == 0) continue;
+      for (const bool keys : {false, true}) {
+        const std::int64_t blocks = second::blocks_of(keys, params, plan);
+        hopper::Maps maps{};
+        if (family() == warps::SecondFamily::hopper && blocks > 0)
+          maps = hopper::maps_of(hopper::map_shapes(keys, p, *static_cast<const hopper::Config*>(GetParam()->config)),
+                                 inputs.tensors, boxes_of);
+        GetParam()->run_second[keys](&maps, &params, static_cast<unsigned>(blocks));
+      }
     }
     std::string bytes;
     for (const RoleRow& row : kRoleTable) {
@@ -66,11 +79,16 @@ class EmulatedPlainBackward : public testing::TestWithParam<const warps::PlainBa
 };
 
 TEST_P(EmulatedPlainBackward, IsTheLibrarys) {
-  const second::Plan plan = selected(problem());
-  EXPECT_TRUE(*static_cast<const PlainBackwardFeatures*>(GetParam()->features) == plan.plain.features);
-  EXPECT_TRUE(*static_cast<const BackwardShape*>(GetParam()->shape) == plan.plain.shape);
-  if (on_tensor_cores()) {
-    EXPECT_TRUE(*static_cast<const second::SecondConfig*>(GetParam()->config) == plan.config);
+  const Problem p = problem();
+  const plain::Plan plan = selected(p);
+  const void* const config = GetParam()->config;
+  EXPECT_TRUE(*static_cast<const PlainBackwardFeatures*>(GetParam()->features) == plan.features);
+  EXPECT_TRUE(*static_cast<const BackwardShape*>(GetParam()->shape) == plan.shape);
+  if (family() == warps::SecondFamily::tiles) {
+    EXPECT_TRUE(*static_cast<const second::SecondConfig*>(config) ==
+                second::select_plan(p, shared_bytes(GetParam()->name))->config);
+  } else if (family() == warps::SecondFamily::hopper) {
+    EXPECT_TRUE(*static_cast<const hopper::Config*>(config) == hopper::select_plan(p)->config);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/attention/scores/mask_host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/backward_jvp/backward_jvp.hpp"
+#include "cuda/backward_jvp/sm90/backward_jvp.hpp"
 #include "cuda/backward_plain/backward_plain.hpp"
 #include "cuda/block_mask/host.hpp"
 #include "cuda/decode/decode.hpp"
@@ -65,6 +66,9 @@ cuda::KernelProgram program_of(const std::string& family, const std::string& nam
   if (family == "backwardjvp")  // likewise
     return cuda::backward_jvp::program_of(false, cuda::backward_jvp::select_plan(p, shared_bytes(name)).value(),
                                           "sm_90", cuda::mods_source(p, 2));
+  if (family == "backwardjvpsm90")
+    return cuda::backward_jvp::sm90::program_of(false, cuda::backward_jvp::sm90::select_plan(p).value(), "sm_90a",
+                                                cuda::mods_source(p, 2));
   if (family == "mla") return decode::mla_program(cuda::features_of(p), decode::select_mla(p).value());
   if (family == "rows" || family == "rowstates") {  // rowstates: the first of two launches
     const cuda::SoftmaxPlan plan = cuda::select_softmax(p).value();

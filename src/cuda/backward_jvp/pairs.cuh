@@ -1,80 +1,17 @@
-// A warp's work on a block: the products of its sixteen held rows with the streamed ones, and what each pair adds to
-// the sums, as the left operands of the next products.
+// From the products of a block to the operands of its sums, pair by pair. A lane has a fragment's two held tokens, and
+// for each eight streamed ones two neighbouring columns.
 #pragma once
 #include "cuda/attention/softmax.cuh"
-#include "cuda/backward_jvp/stream.cuh"
-#include "cuda/device/barrier.cuh"
-#include "cuda/mma/tile_rows.cuh"
-#include "cuda/sm80/share.cuh"
+#include "cuda/backward_jvp/work.cuh"
+#include "cuda/device/shared.cuh"
 
 namespace onepass::cuda::backward_jvp {
 
-// S and dP of a block, and their derivatives along the tangents.
+// S and dP of a block, and their derivatives along the tangents: N of a lane's, of one tile of rows.
 template <i32 N>
 struct BlockProducts {
   float s[1][N], moved_s[1][N], dp[1][N], moved_dp[1][N];
 };
-template <bool kKeys, i32 N>
-DEV void multiply_left(float (&s)[1][N], float (&moved)[1][N], u32 sm, u32 stage) {
-  constexpr SecondLayout l = Pass<kKeys>::kLayout;
-  using Rows = TileRows<LeftFragments<1, l.pitch[kLeft]>>;
-  multiply_both<kQkDepth, l.pitch[kLeft]>(s, moved, stage + l.block[kLeft], stage + l.block[kLeftMoved],
-                                          Rows{sm + l.held[kLeft]}, Rows{sm + l.held[kLeftMoved]});
-}
-template <bool kKeys, i32 N>
-DEV void multiply_right(float (&dp)[1][N], float (&moved)[1][N], u32 sm, u32 stage) {
-  using P = Pass<kKeys>;
-  constexpr SecondLayout l = P::kLayout;
-  using Rows = TileRows<LeftFragments<1, l.pitch[kRight]>>;
-  multiply_both<kOutN, l.pitch[kRight], P::kMovesHeld, P::kMovesStreamed>(
-      dp, moved, stage + l.block[kRight], stage + l.block[kRightMoved], Rows{sm + l.held[kRight]},
-      Rows{sm + l.held[kRightMoved]});
-}
-// Hands two fragments to the other warp of the pair and takes its two. The CTA meets between two calls.
-template <i32 N>
-DEV void exchange(u32 place, const float (&a)[1][N], const float (&b)[1][N], float (&other_a)[1][N],
-                  float (&other_b)[1][N]) {
-  const u32 thread = opaque_thread(), warp = thread / 32, lane = thread % 32;
-  const auto at = [&](u32 of, i32 j) { return place + of * (256 * N) + 128 * static_cast<u32>(j) + 16 * lane; };
-  const auto put = [&](const float(&x)[1][N], i32 first) {
-#pragma unroll
-    for (i32 j = 0; j < N; j += 4)
-      store_four(at(warp, first + j), __float_as_uint(x[0][j]), __float_as_uint(x[0][j + 1]),
-                 __float_as_uint(x[0][j + 2]), __float_as_uint(x[0][j + 3]));
-  };
-  const auto take = [&](float(&x)[1][N], i32 first) {
-#pragma unroll
-    for (i32 j = 0; j < N; j += 4) {
-      u32 w[4];
-      load_four(at(warp ^ 1, first + j), w[0], w[1], w[2], w[3]);
-#pragma unroll
-      for (i32 e = 0; e < 4; ++e) x[0][j + e] = __uint_as_float(w[e]);
-    }
-  };
-  put(a, 0);
-  put(b, N);
-  bar_sync(1 + warp / 2, 64);
-  take(other_a, 0);
-  take(other_b, N);
-}
-
-template <bool kKeys, bool kScores, i32 N>
-DEV void multiply_block(BlockProducts<N>& x, u32 sm, u32 stage) {
-  if constexpr (!kScores) {
-    multiply_left<kKeys>(x.s, x.moved_s, sm, stage);
-    clear(x.dp);
-    clear(x.moved_dp);
-  } else if constexpr (kShare == 1) {
-    multiply_left<kKeys>(x.s, x.moved_s, sm, stage);
-    multiply_right<kKeys>(x.dp, x.moved_dp, sm, stage);
-  } else if (sm80::own_part() == 0) {
-    multiply_left<kKeys>(x.s, x.moved_s, sm, stage);
-    exchange(sm + Pass<kKeys>::kLayout.exchange, x.s, x.moved_s, x.dp, x.moved_dp);
-  } else {
-    multiply_right<kKeys>(x.dp, x.moved_dp, sm, stage);
-    exchange(sm + Pass<kKeys>::kLayout.exchange, x.dp, x.moved_dp, x.s, x.moved_s);
-  }
-}
 
 // A row that sees nothing has weights of 0 by a reference of +inf.
 DEV RowNumbers usable(RowNumbers r) {
@@ -84,6 +21,13 @@ DEV RowNumbers usable(RowNumbers r) {
 // The numbers of a fragment's rows: of its own two, or of the streamed rows of two neighbouring columns.
 struct OwnNumbers {
   RowNumbers row[2];
+  static DEV OwnNumbers of_rows(const PlainBackwardParams& p, const WorkTile& x, i32 own) {
+    OwnNumbers n;
+#pragma unroll
+    for (i32 i = 0; i < 2; ++i)
+      n.row[i] = usable(numbers_of(p, x, own + static_cast<i32>(threadIdx.x % 32 / 4) + 8 * i));
+    return n;
+  }
   DEV void load(int) const {}
   DEV const RowNumbers& of(int j) const { return row[row_of_element(j)]; }
 };
@@ -103,9 +47,9 @@ struct StreamedNumbers {
 };
 
 // Operands of the sums: v, other_v times dO and tdO; x, other_x times Q or K and its tangent (Terms).
-template <i32 tokens>
+template <i32 N>
 struct TermOperands {
-  Weights<tokens> v[1], other_v[1], x[1], other_x[1];
+  Operand<Element, N> v[1], other_v[1], x[1], other_x[1];
 };
 
 // Which streamed tokens the fragment's two rows see by the band; `all`: the whole warp sees the whole block.
@@ -113,9 +57,8 @@ struct Seen {
   bool all;
   Band32::Range of[2];
 };
-template <bool kKeys>
+template <bool kKeys, i32 kStreamed>
 DEV Seen seen_of(const HeadScores& scores, i32 held, i32 first) {
-  constexpr i32 kStreamed = Pass<kKeys>::kStreamed;
   const Band32& band = scores.band;
   const i32 rows = kKeys ? first : held, keys = kKeys ? held : first;
   const i32 row_end = rows + (kKeys ? kStreamed : 16), key_end = keys + (kKeys ? 16 : kStreamed);
@@ -134,8 +77,7 @@ DEV Seen seen_of(const HeadScores& scores, i32 held, i32 first) {
 // side(row, key, term): the bias's term of each pair (Terms).
 template <bool kKeys, bool kAll, i32 N, class Numbers, class Side>
 DEV void find_terms(const PlainBackwardParams& p, const HeadScores& scores, const BlockProducts<N>& x,
-                    TermOperands<2 * N>& to, i32 held, i32 first, const Seen& seen, Numbers& numbers,
-                    const Side& side) {
+                    TermOperands<N>& to, i32 held, i32 first, const Seen& seen, Numbers& numbers, const Side& side) {
   const u32 lane = threadIdx.x % 32, quad = lane % 4;
 #pragma unroll
   for (int j = 0; j < N; j += 4) {
@@ -165,18 +107,12 @@ DEV void find_terms(const PlainBackwardParams& p, const HeadScores& scores, cons
 // The same of a block that the warp sees all or part of.
 template <bool kKeys, i32 N, class Numbers, class Side>
 DEV void find_terms(const PlainBackwardParams& p, const HeadScores& scores, const BlockProducts<N>& x,
-                    TermOperands<2 * N>& to, i32 held, i32 first, Numbers numbers, const Side& side) {
-  const Seen seen = seen_of<kKeys>(scores, held, first);
+                    TermOperands<N>& to, i32 held, i32 first, Numbers numbers, const Side& side) {
+  const Seen seen = seen_of<kKeys, 2 * N>(scores, held, first);
   if (seen.all)
     find_terms<kKeys, true>(p, scores, x, to, held, first, seen, numbers, side);
   else
     find_terms<kKeys, false>(p, scores, x, to, held, first, seen, numbers, side);
-}
-
-// sum += W B: this warp's columns of a streamed block.
-template <i32 tokens, i32 pitch, i32 N>
-DEV void add_rows(float (&sum)[1][N], const Weights<tokens> (&w)[1], u32 block) {
-  multiply_columns<tokens, pitch, kShare>(sum, w, block, kShare == 1 ? 0 : sm80::own_part());
 }
 
 }  // namespace onepass::cuda::backward_jvp
