@@ -9,9 +9,9 @@
 
 #include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
-#include "base/workspace.hpp"
 #include "cpu/amx/e4m3.hpp"
 #include "cpu/amx/rows.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"

@@ -84,12 +84,6 @@ void look_at_mask(const Problem& p, const MaskBounds& mask, const Sequence& seq,
   block.last = lo < hi ? std::min(block.last, from + hi * kGroup) : 0;
 }
 
-ExprMemory<float> book_mods(Workspace& w, const Problem& p) {
-  if (p.mask_mod.empty()) return {};
-  constexpr std::int64_t kValues = std::int64_t{Expression::kMaxSteps} * kExprBlock;
-  return {w.take<float>(kValues), w.take<std::int32_t>(kValues)};
-}
-
 AttendTask attend_task(const Problem& p, const Tensors& a, const ScoreParams& params, const Sequence& seq,
                        std::int64_t kv_head, const Scratch& scratch) {
   AttendTask task{};

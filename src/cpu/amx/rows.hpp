@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "base/workspace.hpp"
 #include "cpu/amx/task.hpp"
 #include "expression/mask_bounds.hpp"
 #include "problem/attention/arguments.hpp"
@@ -17,9 +16,6 @@ RowBlock row_block(const Problem& problem, const Tensors& arguments, const Score
 // Narrows a block to the keys that a mask_mod shows to some row. Leaves the states of their groups at `shown`.
 void look_at_mask(const Problem& problem, const MaskBounds& mask, const Sequence& seq, std::int64_t kv_head,
                   std::int64_t first_row, RowBlock& block, Tile* shown);
-
-// Memory for a mask_mod, if there is one.
-ExprMemory<float> book_mods(Workspace& workspace, const Problem& problem);
 
 // A task of a head without its keys and row blocks.
 AttendTask attend_task(const Problem& problem, const Tensors& arguments, const ScoreParams& params, const Sequence& seq,

@@ -7,6 +7,7 @@
 #include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cpu/backward/sums.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 
@@ -77,9 +78,8 @@ class State final : public PlanState {
     Workspace shared, one;
     book_parts(shared, *problem, plan_);
     book_scratch(one, *problem, kernels, booked_, plan_.bias);
-    shared_bytes_ = shared.bytes();
-    scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
   }
 
   std::string describe() const override {
@@ -89,7 +89,7 @@ class State final : public PlanState {
                             plan_.tasks(*problem), " tasks");
     if (plan_.phases > 1) line += text(" in each of ", plan_.phases, " rounds, because heads share the bias");
     line += text(", ", c.key_splits, " key split", c.key_splits > 1 ? "s" : "", ", ", c.row_splits, " row split",
-                 c.row_splits > 1 ? "s" : "", ", workspace ", shared_bytes_, " bytes and ", scratch_bytes_,
+                 c.row_splits > 1 ? "s" : "", ", workspace ", memory_.shared_bytes, " bytes and ", memory_.worker_bytes,
                  " per thread, deterministic");
     return line;
   }
@@ -99,13 +99,12 @@ class State final : public PlanState {
     const Plan plan = p.varlen ? plan_of(p, kernels_.geometry, longest_of(p, a), &booked_) : plan_;
     Workspace w(memory);
     const Parts parts = book_parts(w, p, plan);
-    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
     const Call call = call_of(p, a, kernels_.geometry, plan, parts, *mods_, bounds);
     compute(
         call, plan, parts, kernels_, executor, [&](const Task& task, std::int64_t h) { kernels_.stats(call, task, h); },
         [&](const Task& task, int worker) {
-          Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+          Workspace own = memory_.of_worker(memory, worker);
           kernels_.run(call, task, book_scratch(own, p, kernels_, plan.cut, plan.bias));
         });
   }
@@ -115,13 +114,8 @@ class State final : public PlanState {
   const Plan plan_;  // of a call whose sequences are as long as they may be
   const Cut booked_;
   const std::shared_ptr<const Mods> mods_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
-
-template <std::int64_t target>
-Decision plan_for(const Request& request) {
-  return plan(request, kernels_for(kernels(), target));
-}
 
 }  // namespace
 
@@ -138,7 +132,7 @@ std::int64_t Call::dkv_part(const Task& task) const {
 }
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan_for<target>, kBackward},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward." isa, plan_isa<State, kernels, target>, kBackward},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

@@ -8,6 +8,7 @@
 #include "algebra/ceil_div.hpp"
 #include "base/text.hpp"
 #include "cpu/backward/sums.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 
@@ -60,8 +61,8 @@ class State final : public PlanState {
     backward::book_parts(shared, *problem, plan_);
     shared.take<float>(backward::rows_of(*problem));
     book_scratch(one, *problem, kernels_.geometry, booked_, plan_.bias);
-    shared_bytes_ = shared.bytes(), scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
   }
 
   std::string describe() const override {
@@ -79,14 +80,13 @@ class State final : public PlanState {
     Workspace w(memory);
     const backward::Parts parts = backward::book_parts(w, p, plan);
     float* const tdelta = w.take<float>(backward::rows_of(p));
-    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
     const Call call{backward::call_of(p, a, kernels_.geometry, plan, parts, *mods_, bounds), given, tdelta};
     backward::compute(
         call.primal, plan, parts, backward_, executor,
         [&](const backward::Task& task, std::int64_t head) { kernels_.stats(call, task, head); },
         [&](const backward::Task& task, int worker) {
-          Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
+          Workspace own = memory_.of_worker(memory, worker);
           kernels_.run(call, task, book_scratch(own, p, kernels_.geometry, plan.cut, plan.bias));
         });
   }
@@ -97,18 +97,14 @@ class State final : public PlanState {
   const backward::Plan plan_;          // of a call whose sequences are as long as they may be
   const backward::Cut booked_;
   const std::shared_ptr<const Mods> mods_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
-
-template <std::int64_t target>
-Decision plan(const Request& request) {
-  return plan_on<State>(request, kernels_for(kernels(), target));
-}
 
 }  // namespace
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.backward_jvp." isa, plan<target>, kBackwardJvp},
+#define ONEPASS_ROW(N, target, isa) \
+  Implementation{"cpu.backward_jvp." isa, plan_isa<State, kernels, target>, kBackwardJvp},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

@@ -40,4 +40,10 @@ Decision plan_on(const Request& request, const Kernels& own) {
   return {{}, std::make_shared<State>(request, own)};
 }
 
+// The same for one of the kernels of all targets, as a row of implementations has it.
+template <class State, auto kernels, std::int64_t target>
+Decision plan_isa(const Request& request) {
+  return plan_on<State>(request, kernels_for(kernels(), target));
+}
+
 }  // namespace onepass::cpu

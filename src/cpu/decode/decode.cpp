@@ -9,6 +9,7 @@
 
 #include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/flush_to_zero.hpp"
 #include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/one_result.hpp"
@@ -89,12 +90,8 @@ DecodeScratch book_decode(Workspace& w, const Problem& p, const DecodeCut& cut) 
   s.packed = w.take<float>(cut.tile * std::max(s.dim_qk, s.dim_v));
   s.turned = cut.one_result ? w.take<float>(cut.tile * s.dim_qk) : nullptr;
   s.sums = cut.one_result ? w.take<float>(cut.heads * s.padded_rows * s.dim_v) : nullptr;
-  s.mods = {};
   s.tiles = p.mask_mod.empty() ? nullptr : w.take<Tile>(cut.heads * chunks_at_most(p, cut));
-  if (!p.score_mod.empty() || !p.mask_mod.empty()) {
-    s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
-    s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
-  }
+  s.mods = book_mods(w, p);
   return s;
 }
 

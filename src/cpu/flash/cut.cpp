@@ -6,6 +6,7 @@
 #include "algebra/ceil_div.hpp"
 #include "algebra/split.hpp"
 #include "cpu/common/one_result.hpp"
+#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::flash {
 namespace {
@@ -91,6 +92,27 @@ Memory book(Workspace& w, const Problem& p, const Geometry& g, const Waves& most
   m.packed_flags = w.take<std::uint32_t>(room.blocks * g.flag_words() * p.dim_v);
   if (splits > 1) m.partials = book_partials(w, p, splits);
   return m;
+}
+
+Call call_of(const Problem& p, const Tensors& a, const Geometry& g, const Waves& waves, const Longest& longest,
+             const Memory& m, const Mods& mods, const std::optional<MaskBounds>& bounds) {
+  return {.problem = p,
+          .arguments = a,
+          .geometry = g,
+          .k_source = waves.k,
+          .v_source = waves.v,
+          .panels = waves.panels,
+          .splits = waves.splits,
+          .partials = m.partials,
+          .seq_k = longest.seq_k,
+          .packed_k = m.packed_k,
+          .packed_v = m.packed_v,
+          .packed_finite = m.packed_finite,
+          .packed_flags = m.packed_flags,
+          .dropout = dropout_of(p, a),
+          .mods = mods,
+          .join_every = waves.join_every,
+          .mask_bounds = bounds ? &*bounds : nullptr};
 }
 
 }  // namespace onepass::cpu::flash

@@ -8,14 +8,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "algebra/ceil_div.hpp"
-#include "base/parallel.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/queries.hpp"
 #include "cpu/common/targets.hpp"
 #include "cpu/flash/cut.hpp"
-#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::flash {
 namespace {
@@ -35,8 +33,8 @@ class State final : public PlanState, public OfQueries {
     Workspace shared, one;
     book(shared, *problem, kernels.geometry, most_, splits_at_most(*problem, kernels.geometry));
     book_scratch(one, *problem, kernels.geometry, most_.panels);
-    shared_bytes_ = shared.bytes(), scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
   }
 
   std::string describe() const override {
@@ -52,62 +50,18 @@ class State final : public PlanState, public OfQueries {
     const Geometry& g = kernels_.geometry;
     const std::vector<std::int64_t> entries = entries_of(p, a, *this);
     const Longest longest = longest_of(p, a, entries);
-    Waves waves = has_lengths(p) ? waves_of(p, g, longest) : most_;
+    const Waves waves = has_lengths(p) ? waves_of(p, g, longest) : most_;
     Workspace w(memory);
     const Memory m = book(w, p, g, most_, waves.splits.count);
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
-    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
-    const Call call{.problem = p,
-                    .arguments = a,
-                    .geometry = g,
-                    .k_source = waves.k,
-                    .v_source = waves.v,
-                    .panels = waves.panels,
-                    .splits = waves.splits,
-                    .partials = m.partials,
-                    .seq_k = longest.seq_k,
-                    .packed_k = m.packed_k,
-                    .packed_v = m.packed_v,
-                    .packed_finite = m.packed_finite,
-                    .packed_flags = m.packed_flags,
-                    .dropout = dropout_of(p, a),
-                    .mods = *mods_,
-                    .join_every = waves.join_every,
-                    .mask_bounds = bounds ? &*bounds : nullptr};
-    const std::int64_t heads = static_cast<std::int64_t>(entries.size()) * p.heads_kv,
-                       block_rows = std::int64_t{waves.panels} * g.panel();
-    const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
-
-    for (std::int64_t first = 0; first < heads; first += waves.slots) {
-      const std::int64_t slots = std::min(waves.slots, heads - first);
-      const auto task_of = [&](std::int64_t slot) {
-        const std::int64_t batch = entries[static_cast<std::size_t>((first + slot) / p.heads_kv)];
-        return Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
-      };
-      if (waves.v == Source::packed) {
-        // Heads inside, keys outside: the heads of a [batch, seq, heads, dim] token share its pages.
-        const std::int64_t blocks = ceil_div(longest.seq_k, g.block);
-        auto pack = [&](std::int64_t t, int) {
-          const Task task = task_of(t % slots);
-          const std::int64_t lo = t / slots * g.block, hi = std::min(lo + g.block, task.seq.seq_k);
-          if (lo < hi && shown_of(call, task, 0, task.seq.seq_q * p.group(), lo, hi) == Tile::skip) return;
-          kernels_.pack(call, task, lo, hi);
-        };
-        parallel(executor, slots * blocks, pack);
-      }
-      auto attend = [&](std::int64_t t, int worker) {
-        Task task = task_of(t / (waves.row_blocks * waves.splits.count));
-        const std::int64_t rows = task.seq.seq_q * p.group(), order = t / waves.splits.count % waves.row_blocks;
-        const std::int64_t block = last_rows_see_most ? waves.row_blocks - 1 - order : order;
-        task.row_lo = block * block_rows;
-        task.row_hi = std::min(task.row_lo + block_rows, rows);
-        task.split = t % waves.splits.count;
-        if (task.row_lo >= task.row_hi) return;
-        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_scratch(own, p, g, waves.panels));
-      };
-      parallel(executor, slots * waves.row_blocks * waves.splits.count, attend);
-    }
+    const Call call = call_of(p, a, g, waves, longest, m, *mods_, bounds);
+    each_wave(
+        call, waves, entries, executor,
+        [&](const Task& task, std::int64_t lo, std::int64_t hi) { kernels_.pack(call, task, lo, hi); },
+        [&](const Task& task, int worker) {
+          Workspace own = memory_.of_worker(memory, worker);
+          kernels_.run(call, task, book_scratch(own, p, g, waves.panels));
+        });
     if (waves.splits.count > 1) combine(p, a, m.partials, unit_, entries, executor);
   }
 
@@ -116,15 +70,8 @@ class State final : public PlanState, public OfQueries {
   const Waves most_;  // of a call whose sequences are as long as they may be
   const std::shared_ptr<const Mods> mods_;
   const ScoreUnit unit_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
-
-// ---- a row of the list for the kernels of one instruction set
-
-template <std::int64_t target>
-Decision plan(const Request& request) {
-  return plan_on<State>(request, kernels_for(kernels(), target));
-}
 
 }  // namespace
 
@@ -139,10 +86,7 @@ Scratch book_tiles(Workspace& w, const Problem& p, const Geometry& g, int panels
   if (p.bias) s.bias = w.take<float>((g.block + 3) * panel);
   if (p.bool_mask || !p.mask_mod.empty() || p.drafts > 0) s.mask = w.take<float>((g.block + 3) * panel);
   if (!p.mask_mod.empty()) s.tiles = w.take<Tile>(panels * tiles_of(p, g));
-  if (!p.score_mod.empty() || !p.mask_mod.empty()) {
-    s.mods.numbers = w.take<float>(Expression::kMaxSteps * kExprBlock);
-    s.mods.integers = w.take<std::int32_t>(Expression::kMaxSteps * kExprBlock);
-  }
+  s.mods = book_mods(w, p);
   return s;
 }
 
@@ -187,7 +131,7 @@ Scratch book_scratch(Workspace& w, const Problem& p, const Geometry& g, int pane
 }
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flash." isa, plan<target>},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.flash." isa, plan_isa<State, kernels, target>},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

@@ -6,7 +6,7 @@
 #include "algebra/ceil_div.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
-#include "base/workspace.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 
@@ -22,28 +22,26 @@ class State final : public PlanState {
     Workspace shared, one;
     shared.take<float>(problem->m * stride_);
     one.take<float>(kColumns * stride_);
-    shared_bytes_ = shared.bytes();
-    scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
     const std::int64_t bytes =
         kColumns * std::max<std::int64_t>(1, problem->k) * static_cast<std::int64_t>(size_of(problem->dtype));
     blocks_per_task_ = std::max<std::int64_t>(1, kTaskBytes / bytes);
   }
 
   std::string describe() const override {
-    return text(kColumns, " rows of w at a time, ", blocks_per_task_ * kColumns, " per task, workspace ", shared_bytes_,
-                " bytes and ", scratch_bytes_, " per thread");
+    return text(kColumns, " rows of w at a time, ", blocks_per_task_ * kColumns, " per task, workspace ",
+                memory_.shared_bytes, " bytes and ", memory_.worker_bytes, " per thread");
   }
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
     const Problem& p = *problem;
     Workspace w(memory);
     float* const x = w.take<float>(p.m * stride_);
-    std::byte* const scratch = w.take<std::byte>(0);
     const FlatGemmJob job{p, t, x, stride_};
     parallel(executor, p.m, [&](std::int64_t row, int) { kernels_.widen(job, row, x + row * stride_); });
     const std::int64_t blocks = ceil_div(p.n, kColumns);
     parallel(executor, p.m == 0 ? 0 : ceil_div(blocks, blocks_per_task_), [&](std::int64_t task, int worker) {
-      auto* const own = reinterpret_cast<float*>(scratch + static_cast<std::size_t>(worker) * scratch_bytes_);
+      auto* const own = memory_.of_worker(memory, worker).take<float>(kColumns * stride_);
       for (std::int64_t b = task * blocks_per_task_; b < std::min(blocks, (task + 1) * blocks_per_task_); ++b)
         kernels_.columns(job, b * kColumns, own);
     });
@@ -53,7 +51,7 @@ class State final : public PlanState {
   const FlatGemmKernels& kernels_;
   const std::int64_t stride_;
   std::int64_t blocks_per_task_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
 
 template <std::int64_t target>

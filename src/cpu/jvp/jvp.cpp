@@ -1,18 +1,16 @@
 // The host half of cpu.jvp.*: its plan, and the loops over heads and tasks of a call.
 #include "cpu/jvp/jvp.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
-#include "algebra/ceil_div.hpp"
-#include "base/parallel.hpp"
 #include "base/text.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/mask_bounds.hpp"
 #include "cpu/common/place.hpp"
+#include "cpu/common/queries.hpp"
 #include "cpu/common/targets.hpp"
 #include "cpu/flash/cut.hpp"
-#include "problem/attention/score.hpp"
 
 namespace onepass::cpu::jvp {
 namespace {
@@ -58,8 +56,8 @@ class State final : public PlanState {
     book(shared, *problem, kernels.geometry, most_, 1);
     book(shared, *problem, kernels.geometry, most_, 1);
     book_worker(one, *problem, kernels.geometry, most_.panels);
-    shared_bytes_ = shared.bytes(), scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
   }
 
   std::string describe() const override {
@@ -76,76 +74,32 @@ class State final : public PlanState {
     Workspace w(memory);
     const flash::Memory primal = book(w, p, g, most_, 1), tangent = book(w, p, g, most_, 1);
     const std::optional<MaskBounds> bounds = mask_bounds_of(p, a, *mods_);
-    std::byte* const scratch_base = static_cast<std::byte*>(memory) + shared_bytes_;
     const Tensors tangents = tangents_of(a);
-    const auto call_of = [&](const Tensors& tensors, const flash::Memory& m) {
-      return flash::Call{.problem = p,
-                         .arguments = tensors,
-                         .geometry = g,
-                         .k_source = waves.k,
-                         .v_source = waves.v,
-                         .panels = waves.panels,
-                         .splits = waves.splits,
-                         .partials = {},
-                         .seq_k = longest.seq_k,
-                         .packed_k = m.packed_k,
-                         .packed_v = m.packed_v,
-                         .packed_finite = m.packed_finite,
-                         .packed_flags = m.packed_flags,
-                         .dropout = dropout_of(p, a),
-                         .mods = *mods_,
-                         .mask_bounds = bounds ? &*bounds : nullptr};
-    };
-    const Call call{call_of(a, primal), call_of(tangents, tangent)};
-    const std::int64_t heads = p.batch * p.heads_kv, block_rows = std::int64_t{waves.panels} * g.panel();
-    const bool last_rows_see_most = p.band.causal || p.band.right >= 0;
-
-    for (std::int64_t first = 0; first < heads; first += waves.slots) {
-      const std::int64_t slots = std::min(waves.slots, heads - first);
-      const auto task_of = [&](std::int64_t slot) {
-        const std::int64_t batch = (first + slot) / p.heads_kv;
-        return flash::Task{sequence_of(p, a, batch), batch, (first + slot) % p.heads_kv, slot, 0, 0, 0};
-      };
-      if (waves.v == flash::Source::packed) {
-        const std::int64_t blocks = ceil_div(longest.seq_k, g.block);
-        parallel(executor, slots * blocks, [&](std::int64_t t, int) {
-          const flash::Task task = task_of(t % slots);
-          const std::int64_t lo = t / slots * g.block, hi = std::min(lo + g.block, task.seq.seq_k);
-          if (lo < hi && flash::shown_of(call.primal, task, 0, task.seq.seq_q * p.group(), lo, hi) == Tile::skip)
-            return;
+    const Call call{flash::call_of(p, a, g, waves, longest, primal, *mods_, bounds),
+                    flash::call_of(p, tangents, g, waves, longest, tangent, *mods_, bounds)};
+    flash::each_wave(
+        call.primal, waves, entries_of(p, a, {}), executor,
+        [&](const flash::Task& task, std::int64_t lo, std::int64_t hi) {
           kernels_.pack(call.primal, task, lo, hi);
           kernels_.pack(call.tangent, task, lo, hi);
+        },
+        [&](const flash::Task& task, int worker) {
+          Workspace own = memory_.of_worker(memory, worker);
+          kernels_.run(call, task, book_worker(own, p, g, waves.panels));
         });
-      }
-      parallel(executor, slots * waves.row_blocks, [&](std::int64_t t, int worker) {
-        flash::Task task = task_of(t / waves.row_blocks);
-        const std::int64_t order = t % waves.row_blocks,
-                           block = last_rows_see_most ? waves.row_blocks - 1 - order : order;
-        task.row_lo = block * block_rows;
-        task.row_hi = std::min(task.row_lo + block_rows, task.seq.seq_q * p.group());
-        if (task.row_lo >= task.row_hi) return;
-        Workspace own(scratch_base + static_cast<std::size_t>(worker) * scratch_bytes_);
-        kernels_.run(call, task, book_worker(own, p, g, waves.panels));
-      });
-    }
   }
 
  private:
   const Kernels& kernels_;
   const flash::Waves most_;  // of a call whose sequences are as long as they may be
   const std::shared_ptr<const Mods> mods_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
-
-template <std::int64_t target>
-Decision plan(const Request& request) {
-  return plan_on<State>(request, kernels_for(kernels(), target));
-}
 
 }  // namespace
 
 std::span<const Implementation> implementations() {
-#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.jvp." isa, plan<target>, kJvp},
+#define ONEPASS_ROW(N, target, isa) Implementation{"cpu.jvp." isa, plan_isa<State, kernels, target>, kJvp},
   static const Implementation rows[] = {ONEPASS_FOR_EACH_ISA(ONEPASS_ROW)};
 #undef ONEPASS_ROW
   return rows;

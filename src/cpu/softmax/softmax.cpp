@@ -10,7 +10,7 @@
 #include "algebra/scalar.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
-#include "base/workspace.hpp"
+#include "cpu/common/call_memory.hpp"
 #include "cpu/common/place.hpp"
 #include "cpu/common/targets.hpp"
 #include "problem/attention/arguments.hpp"
@@ -49,30 +49,25 @@ class State final : public PlanState {
     const Problem& p = *problem;
     rows_ = p.batch * p.heads_q * p.seq_q;
     rows_per_task_ = std::max<std::int64_t>(1, kTaskNumbers / std::max<std::int64_t>(1, p.seq_k));
-    Workspace w;
-    if (job_.pieces > 1) w.take<PieceState>(rows_ * job_.pieces);
-    shared_bytes_ = w.bytes();
-    Workspace one;
+    Workspace shared, one;
+    if (job_.pieces > 1) shared.take<PieceState>(rows_ * job_.pieces);
     one.take<float>(kSoftmaxScratch);
-    scratch_bytes_ = one.bytes();
-    workspace_bytes = shared_bytes_ + static_cast<std::size_t>(request.workers) * scratch_bytes_;
+    memory_ = {shared, one};
+    workspace_bytes = memory_.bytes(request.workers);
   }
 
   std::string describe() const override {
     return text(job_.pieces > 1 ? text("rows in ", job_.pieces, " pieces of ", kKeptNumbers, ", read twice")
                                 : text(rows_per_task_, " rows per task, read once"),
                 ", ", kRowChunk, " elements at a time", job_.stream ? ", non-temporal stores" : "", ", workspace ",
-                shared_bytes_, " bytes and ", scratch_bytes_, " per thread");
+                memory_.shared_bytes, " bytes and ", memory_.worker_bytes, " per thread");
   }
 
   void run(const Tensors& t, void* memory, Executor& executor, void*) const override {
     const SoftmaxJob job(*problem, t);
     Workspace w(memory);
     PieceState* const states = job.pieces > 1 ? w.take<PieceState>(rows_ * job.pieces) : nullptr;
-    std::byte* const scratch = w.take<std::byte>(0);
-    const auto own = [&](int worker) {
-      return reinterpret_cast<float*>(scratch + static_cast<std::size_t>(worker) * scratch_bytes_);
-    };
+    const auto own = [&](int worker) { return memory_.of_worker(memory, worker).take<float>(kSoftmaxScratch); };
     if (job.n == 0) return empty_rows(job);
     if (job.pieces == 1) {
       parallel(executor, ceil_div(rows_, rows_per_task_), [&](std::int64_t task, int worker) {
@@ -109,7 +104,7 @@ class State final : public PlanState {
   const SoftmaxKernels& kernels_;
   const SoftmaxJob job_;  // without tensors: what the problem alone decides
   std::int64_t rows_, rows_per_task_;
-  std::size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  CallMemory memory_;
 };
 
 template <std::int64_t target>
