@@ -31,6 +31,14 @@ constexpr const char* kLines[] = {
     "b1 h4/2 s2x3000 d64 bf16 mask=b1qk sinks lse entropy",
     "b1 h4/2 s40x3000 d40 fp32 batch_invariant entropy",
     "b1 h4/2 s3x3000 d40 fp32 batch_invariant entropy",
+    "b1 h4/2 s150x200 d32 fp32 window=30:5 lse",
+    "b1 h4/2 s150x200 d32 bf16 mask=bhqk lse",
+    "b1 h2 s400x200 d20/30 fp16 causal_bottom_right dropout=0.4 seed=3 lse",
+    "b1 h4/2 s3x4000 d32 fp32 window=30:0 lse",
+    "b1 h4/2 s4x90 d40 fp32 causal_bottom_right",
+    "b1 h2/1 s4x50 d64 fp16 window=9:0 layout=bshd",
+    "b1 h2/1 s4x50 d64 fp32 dropout=0.5 causal_top_left",
+    "b1 h4/2 s4x3000 d40 fp32 causal_bottom_right entropy",
 };
 
 class Propagation : public testing::TestWithParam<Poke> {};
