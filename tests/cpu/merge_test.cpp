@@ -230,115 +230,51 @@ TEST(Merge, RefusesInOneSentenceAndTouchesNothing) {
     t.rank = rank;
     return t;
   };
-  struct Case {
-    std::vector<ConstTensor> outs, lses;
-    Tensor out, lse;
-    ErrorCode code;
-    const char* says;
-  };
-  const Case cases[] = {
-      {{}, {}, out, lse, ErrorCode::bad_value, "outs must hold at least one partial result (got none)"},
-      {{ta, tb}, {sa}, out, lse, ErrorCode::bad_shape, "lses must hold one LSE for each of the 2 outs (got 1)"},
-      {{ta, Tensor(b.data(), DType::f32, {2, 4, 3})},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_shape,
-       "outs[1] must have shape [2, 3, 4], as out (got [2, 4, 3])"},
-      {{ta, tb},
-       {sa, Tensor(lb.data(), DType::f32, {3, 2})},
-       out,
-       lse,
-       ErrorCode::bad_shape,
-       "lses[1] must have the shape of out, [2, 3, 4], without the last dimension (got [3, 2])"},
-      {{ta, tb},
-       {sa, Tensor(lb.data(), DType::f16, {2, 3})},
-       out,
-       lse,
-       ErrorCode::bad_dtype,
-       "lses[1] must be fp32 (got fp16)"},
-      {{ta, Tensor(b.data(), DType::i32, {2, 3, 4})},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_dtype,
-       "outs[1] must be fp32, fp16 or bf16 (got int32)"},
-      {{ta, on_gpu}, {sa, sb}, out, lse, ErrorCode::bad_device, "outs[1] must be on cpu, as out (got cuda:1)"},
-      {{ta, strided},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_stride,
-       "the last dimension of outs[1] must have stride 1 (got 2)"},
-      {{ta, tb},
-       {sa, sb},
-       repeated,
-       lse,
-       ErrorCode::bad_stride,
-       "an output must not overlap itself (out has stride 0 in dimension 0"},
-      {{null, tb},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_value,
-       "outs[0] must have data for shape [2, 3, 4] (got a null pointer)"},
-      {{ta, Tensor(result.data(), DType::f32, {2, 3, 4}, {4, 8, 1})},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_value,
-       "out must not share memory with outs[1]"},
-      {{ta, Tensor(result.data(), DType::bf16, {2, 3, 4})},
-       {sa, sb},
-       out,
-       lse,
-       ErrorCode::bad_value,
-       "out must not share memory with outs[1]"},
-      {{ta, tb},
-       {sa, Tensor(result_lse.data(), DType::f32, {2, 3}, {1, 2})},
-       out,
-       lse,
-       ErrorCode::bad_value,
-       "lse must not share memory with lses[1]"},
-      {{ta, tb},
-       {sa, sb},
-       out,
-       Tensor(result.data(), DType::f32, {2, 3}),
-       ErrorCode::bad_value,
-       "lse must not share memory with out"},
-      {{ta, tb}, {sa, sb}, {}, lse, ErrorCode::bad_shape, "out must be given"},
-      {{ta, of_rank(tb, 77)}, {sa, sb}, out, lse, ErrorCode::bad_shape, "outs[1] must have 1 to 4 dimensions (got 77)"},
-      {{ta, tb}, {of_rank(sa, -1), sb}, out, lse, ErrorCode::bad_shape, "lses[0] must have 1 to 4 dimensions (got -1)"},
-      {{ta, tb}, {sa, sb}, of_rank(out, 5), lse, ErrorCode::bad_shape, "out must have 1 to 4 dimensions (got 5)"},
-      {{ta, tb}, {sa, sb}, out, of_rank(lse, 9), ErrorCode::bad_shape, "lse must have 1 to 4 dimensions (got 9)"},
-      {{ta, tb},
-       {sa, sb},
-       Tensor(result.data(), DType{77}, {2, 3, 4}),
-       lse,
-       ErrorCode::bad_dtype,
-       "the dtype of out must be a value of DType (got 77)"},
-      {{ta, tb},
-       {sa, sb},
-       Tensor(result.data(), DType::f32, {2, 3, 4}, {12, 3, 1}),
-       lse,
-       ErrorCode::bad_stride,
-       "an output must not overlap itself (out has stride 3 in dimension 1 of [2, 3, 4])"},
-      {{sa},
-       {Tensor(la.data(), DType::f32, {2})},
-       Tensor(result.data(), DType::f32, {2}),
-       {},
-       ErrorCode::bad_shape,
-       "out must have shape [.., rows, dim] (got "},
-  };
-  for (const Case& c : cases) {
+  using enum ErrorCode;
+  const auto refuses = [](ErrorCode code, const char* says, const std::vector<ConstTensor>& outs,
+                          const std::vector<ConstTensor>& lses, const Tensor& o, const Tensor& l) {
     try {
-      onepass::merge(c.outs, c.lses, c.out, c.lse);
-      ADD_FAILURE() << "accepted: " << c.says;
+      onepass::merge(outs, lses, o, l);
+      ADD_FAILURE() << "accepted: " << says;
     } catch (const Error& e) {
-      EXPECT_EQ(e.code(), c.code) << e.what();
-      EXPECT_NE(std::string(e.what()).find(c.says), std::string::npos) << e.what();
+      EXPECT_EQ(e.code(), code) << e.what();
+      EXPECT_NE(std::string(e.what()).find(says), std::string::npos) << e.what();
     }
-  }
+  };
+  refuses(bad_value, "outs must hold at least one partial result (got none)", {}, {}, out, lse);
+  refuses(bad_shape, "lses must hold one LSE for each of the 2 outs (got 1)", {ta, tb}, {sa}, out, lse);
+  refuses(bad_shape, "outs[1] must have shape [2, 3, 4], as out (got [2, 4, 3])",
+          {ta, Tensor(b.data(), DType::f32, {2, 4, 3})}, {sa, sb}, out, lse);
+  refuses(bad_shape, "lses[1] must have the shape of out, [2, 3, 4], without the last dimension (got [3, 2])", {ta, tb},
+          {sa, Tensor(lb.data(), DType::f32, {3, 2})}, out, lse);
+  refuses(bad_dtype, "lses[1] must be fp32 (got fp16)", {ta, tb}, {sa, Tensor(lb.data(), DType::f16, {2, 3})}, out,
+          lse);
+  refuses(bad_dtype, "outs[1] must be fp32, fp16 or bf16 (got int32)", {ta, Tensor(b.data(), DType::i32, {2, 3, 4})},
+          {sa, sb}, out, lse);
+  refuses(bad_device, "outs[1] must be on cpu, as out (got cuda:1)", {ta, on_gpu}, {sa, sb}, out, lse);
+  refuses(bad_stride, "the last dimension of outs[1] must have stride 1 (got 2)", {ta, strided}, {sa, sb}, out, lse);
+  refuses(bad_stride, "an output must not overlap itself (out has stride 0 in dimension 0", {ta, tb}, {sa, sb},
+          repeated, lse);
+  refuses(bad_value, "outs[0] must have data for shape [2, 3, 4] (got a null pointer)", {null, tb}, {sa, sb}, out, lse);
+  refuses(bad_value, "out must not share memory with outs[1]",
+          {ta, Tensor(result.data(), DType::f32, {2, 3, 4}, {4, 8, 1})}, {sa, sb}, out, lse);
+  refuses(bad_value, "out must not share memory with outs[1]", {ta, Tensor(result.data(), DType::bf16, {2, 3, 4})},
+          {sa, sb}, out, lse);
+  refuses(bad_value, "lse must not share memory with lses[1]", {ta, tb},
+          {sa, Tensor(result_lse.data(), DType::f32, {2, 3}, {1, 2})}, out, lse);
+  refuses(bad_value, "lse must not share memory with out", {ta, tb}, {sa, sb}, out,
+          Tensor(result.data(), DType::f32, {2, 3}));
+  refuses(bad_shape, "out must be given", {ta, tb}, {sa, sb}, {}, lse);
+  refuses(bad_shape, "outs[1] must have 1 to 4 dimensions (got 77)", {ta, of_rank(tb, 77)}, {sa, sb}, out, lse);
+  refuses(bad_shape, "lses[0] must have 1 to 4 dimensions (got -1)", {ta, tb}, {of_rank(sa, -1), sb}, out, lse);
+  refuses(bad_shape, "out must have 1 to 4 dimensions (got 5)", {ta, tb}, {sa, sb}, of_rank(out, 5), lse);
+  refuses(bad_shape, "lse must have 1 to 4 dimensions (got 9)", {ta, tb}, {sa, sb}, out, of_rank(lse, 9));
+  refuses(bad_dtype, "the dtype of out must be a value of DType (got 77)", {ta, tb}, {sa, sb},
+          Tensor(result.data(), DType{77}, {2, 3, 4}), lse);
+  refuses(bad_stride, "an output must not overlap itself (out has stride 3 in dimension 1 of [2, 3, 4])", {ta, tb},
+          {sa, sb}, Tensor(result.data(), DType::f32, {2, 3, 4}, {12, 3, 1}), lse);
+  refuses(bad_shape, "out must have shape [.., rows, dim] (got ", {sa}, {Tensor(la.data(), DType::f32, {2})},
+          Tensor(result.data(), DType::f32, {2}), {});
   EXPECT_EQ(result, std::vector<float>(24, 7.0f));
   EXPECT_EQ(result_lse, std::vector<float>(6, 7.0f));
 }
