@@ -15,6 +15,14 @@ def rng(request):
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
+def gloo_or_skip():
+    """PyTorch with process groups over gloo."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+    return torch
+
+
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch", reason="torch is not installed")

@@ -2,9 +2,8 @@
 
 import onepass.torch
 import torch
-import torch.distributed as dist
 from onepass.context_parallel import decode
-from rank_processes import sentence
+from rank_processes import all_gathered, gathered, sentence
 
 LENGTHS = 0, 1, 5, 37, 100
 PAGE = 8
@@ -66,8 +65,7 @@ def decoded(rank, ranks, folder):
         q, k, v = inputs(rows, dtype)
         *cache, words = part(k, v, rank, ranks, rows, paged)
         mine = decode(q, *cache, threads=1, **words, **options()[name])
-        by_rank = [None] * ranks
-        dist.gather_object(mine, by_rank if rank == 0 else None)
+        by_rank = gathered(mine)
         if rank == 0:
             found[paged, rows, dtype, name] = torch.cat(by_rank, 1)
     return found
@@ -106,6 +104,4 @@ def disagreeing(rank, ranks, folder):
         "softcap": sentence(lambda: decode(q, *cache, **words, softcap=2.0 if last else 0.0)),
         "right": sentence(lambda: decode(q, *cache, **words)),
     }
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, heard)
-    return everybody
+    return all_gathered(heard)

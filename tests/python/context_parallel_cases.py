@@ -6,12 +6,19 @@ import sys
 
 import numpy as np
 import onepass.torch
+import ranks_textbook
 import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
-from rank_processes import device, sentence, spawned, those_that_fit  # noqa: F401  tests call them by this name
-
-import reference
+from rank_processes import (  # noqa: F401  tests call them by this name
+    all_gathered,
+    device,
+    gathered,
+    sentence,
+    spawned,
+    those_that_fit,
+)
+from ranks_textbook import SIDE
 
 LENGTH = 75
 DOCUMENTS = (0, 1, 17, 17, 50, 75)
@@ -21,7 +28,6 @@ MASKS = {
     "window": {"causal": True, "window": (11, 0)},
     "both_sides": {"window": (13, 5)},
 }
-SIDE = "sinks", "alibi_slopes", "bias"
 
 
 def layouts(length, ranks):
@@ -61,55 +67,22 @@ def side_inputs(length, heads=4):
         "bias_of_keys": {"bias": new(1, 1, 1, length), "causal": True},
         "mask_of_keys": {"bool_mask": new(1, 1, 1, length) > 0, "sinks": new(heads)},
         "mask": {"bool_mask": visible, "causal": True},
-        "score_mod": {"score_mod": "score - 0.05f * (head + 1) * abs(q_index - k_index)", "causal": True},
-        "mask_mod": {"mask_mod": "(q_index + k_index) % 3 != 0 || q_index == k_index"},
+        "score_mod": {"score_mod": "score - 0.05 * (head + 1) * abs(q_index - k_index)", "causal": True},
+        "mask_mod": {"mask_mod": "((q_index + k_index) % 3 != 0) | (q_index == k_index)"},
         "dropout": {"dropout_p": 0.3, "seed": 11, "causal": True, "sinks": new(heads)},
         "dropout_window": {"dropout_p": 0.5, "seed": 2**63 + 5, "window": (13, 5)},
     }
 
 
-def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), scale=None, softcap=0.0, documents=None, **o):
-    """out, lse and gradients in float64, with the matrix of scores."""
-    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
-    side = {name: o[name].double().requires_grad_() for name in SIDE if name in o}
-    heads, n, group = q.shape[1], q.shape[2], q.shape[1] // k.shape[1]
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
-    s = (q @ k.repeat_interleave(group, 1).mT) * (scale or q.shape[3] ** -0.5)
-    s = softcap * (s / softcap).tanh() if softcap else s
-    s = s + side["bias"] if "bias" in side else s
-    if "alibi_slopes" in side:
-        s = s - side["alibi_slopes"][:, None, None] * (i - j).abs()
-    number = torch.bucketize(torch.arange(n), torch.tensor(documents or (0, n)), right=True)
-    if "score_mod" in o:
-        s = s - 0.05 * (torch.arange(heads)[:, None, None] + 1) * (i - j).abs()
-    left, right = window[0], 0 if causal else window[1]
-    seen = (j >= i - (left if left >= 0 else n)) & (j <= i + (right if right >= 0 else n))
-    seen = seen & (number[:, None] == number[None, :])
-    if "mask_mod" in o:
-        seen = seen & (((i + j) % 3 != 0) | (i == j))
-    seen = seen & o["bool_mask"] if "bool_mask" in o else seen[None, None]
-    s = s.masked_fill(~seen, -torch.inf)
-    sinks = side["sinks"][None, :, None, None].expand(*s.shape[:3], 1) if "sinks" in side else s[..., :0]
-    joined = torch.cat([s, sinks], 3)
-    lse = joined.logsumexp(3)
-    most = torch.nn.functional.pad(s, (0, 1), value=-torch.inf).amax(3)
-    safe = lse.masked_fill(lse == -torch.inf, 0)
-    weights = (s - safe[..., None]).exp()
-    if "dropout_p" in o:
-        weights = weights * dropout_factors(o["dropout_p"], o["seed"], weights.shape[:2], documents or (0, n))
-    out = weights @ v.repeat_interleave(group, 1)
-    loss = (out * dout).sum() + (0 if dlse is None else (safe * dlse).sum())
-    grads = torch.autograd.grad(loss, (q, k, v, *side.values()))
-    return named([x.detach() for x in (out, lse, most, *grads)], side)
+def textbook(q, k, v, dout, dlse, **o):
+    """out, lse, maxima and gradients in float64."""
 
+    def array(x):
+        return x.double().numpy() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
-def dropout_factors(p, seed, shape, documents):
-    """[batch, heads, rows, keys]: 0 where a weight is dropped; documents are the entries of a batch."""
-    found = torch.zeros(*shape, documents[-1], documents[-1], dtype=torch.float64)
-    for d, (a, b) in enumerate(zip(documents, documents[1:])):
-        of_documents = reference.dropout_factors(p, seed, (d + 1) * shape[0], shape[1], b - a, b - a)
-        found[:, :, a:b, a:b] = torch.from_numpy(np.ascontiguousarray(of_documents[d * shape[0] :]))
-    return found
+    options = {name: x.numpy() if name == "bool_mask" else array(x) for name, x in o.items()}
+    found = ranks_textbook.textbook(*map(array, (q, k, v, dout, dlse)), **options)
+    return {name: torch.from_numpy(np.ascontiguousarray(x)) for name, (x, _) in found.items()}
 
 
 def named(values, side):
@@ -252,8 +225,7 @@ def compared(rank, ranks, folder):
     found = {}
     for name, (layout, scheme, (q, k, v, dout), given, options) in cases(ranks).items():
         mine = sharded(layout, rank, q, k, v, dout, of_rows(q, given), scheme=scheme, **options)
-        by_rank = [None] * ranks
-        dist.gather_object(mine, by_rank if rank == 0 else None)
+        by_rank = gathered(mine)
         if rank == 0:
             found[name] = together(layout, by_rank, layout.length)
     return found
@@ -270,8 +242,7 @@ def reproduced(rank, ranks, folder):
                 layout, (q, k, v, dout) = kind(150, ranks, units=8), inputs(150, dtype=dtype)
                 o = {**options, "reproducible": True}
                 mine = sharded(layout, rank, q, k, v, dout, of_rows(q, True), **o)
-                by_rank = [None] * ranks
-                dist.gather_object(mine, by_rank if rank == 0 else None)
+                by_rank = gathered(mine)
                 if rank == 0:
                     found[f"{kind.__name__} {str(dtype)[6:]} {mask}"] = together(layout, by_rank, 150)
     return found
@@ -299,9 +270,7 @@ def disagreeing(rank, ranks, folder):
         "drawn": sentence(lambda: call(dropout_p=0.5)),
         "right": sentence(call),
     }
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, heard)
-    return everybody
+    return all_gathered(heard)
 
 
 def dropped(rank, ranks, folder):
@@ -314,8 +283,7 @@ def dropped(rank, ranks, folder):
     torch.manual_seed(rank)
     for scheme, seed in (("gather", 7), ("ring", 7), ("ulysses", 7), ("gather", None)):
         out = attention(*mine, layout=layout, scheme=scheme, causal=True, dropout_p=0.4, seed=seed)
-        by_rank = [None] * ranks
-        dist.gather_object((out != 0).cpu(), by_rank if rank == 0 else None)
+        by_rank = gathered((out != 0).cpu())
         if rank == 0:
             found[scheme, seed] = layout.whole(by_rank)
     return found
@@ -340,9 +308,7 @@ def grouped(rank, ranks, folder):
         for scheme in ("gather", "ring", "ulysses"):
             out = attention(*views, layout=layout, group=group, scheme=scheme, causal=True)
             right = right and bool((out - layout.shard(whole, me)).abs().max() < 1e-5)
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, "right" if right else "wrong")
-    return everybody
+    return all_gathered("right" if right else "wrong")
 
 
 STEPS = 12

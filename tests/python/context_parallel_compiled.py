@@ -4,9 +4,8 @@ import functools
 
 import context_parallel_cases as cases
 import torch
-import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
-from rank_processes import sentence
+from rank_processes import all_gathered, gathered, sentence
 from torch._dynamo.testing import CompileCounter
 
 LENGTH = 40
@@ -50,9 +49,7 @@ def compiled(rank, ranks, folder):
         pairs = zip(results(step, layout, rank, given), results(inside, layout, rank, given))
         if not all(torch.equal(a, b) for a, b in pairs):
             wrong.append(name)
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, wrong)
-    return everybody
+    return all_gathered(wrong)
 
 
 def drawn(rank, ranks, folder):
@@ -69,8 +66,7 @@ def drawn(rank, ranks, folder):
     torch.manual_seed(rank)
     found = []
     for _ in range(2):
-        by_rank = [None] * ranks
-        dist.gather_object(call(*mine) != 0, by_rank if rank == 0 else None)
+        by_rank = gathered(call(*mine) != 0)
         found.append(layout.whole(by_rank) if rank == 0 else None)
     return found
 

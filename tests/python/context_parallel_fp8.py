@@ -3,9 +3,8 @@
 import context_parallel_cases as cases
 import onepass
 import torch
-import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
-from rank_processes import sentence
+from rank_processes import all_gathered, gathered, sentence
 from ranks_fp8 import HEADS, HEADS_KV, LENGTH, MASKS
 
 
@@ -56,8 +55,7 @@ def eight_bits(rank, ranks, folder):
         for mask, options in MASKS.items():
             words = {"layout": layout, "scheme": scheme, "return_lse": True, "threads": 1, **options, **factors}
             out, lse = attention(*mine, **words)
-            by_rank = [None] * ranks
-            dist.gather_object((out, lse), by_rank if rank == 0 else None)
+            by_rank = gathered((out, lse))
             if rank == 0:
                 found[scheme, mask] = {
                     name: layout.whole([x[i] for x in by_rank]) for i, name in enumerate(("out", "lse"))
@@ -93,6 +91,4 @@ def compiled(rank, ranks, folder):
         return attention(q, k, v, layout=layout, causal=True, **factors).float() + 1
 
     inside = torch.compile(call, fullgraph=True, backend="aot_eager")
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, torch.equal(call(*mine), inside(*mine)))
-    return everybody
+    return all_gathered(torch.equal(call(*mine), inside(*mine)))

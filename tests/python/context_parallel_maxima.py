@@ -1,9 +1,9 @@
 """The largest score of each head over all ranks, as context_parallel.attention returns it."""
 
 import context_parallel_cases as cases
-import torch.distributed as dist
 from context_parallel_meshes import WITHIN, groups
 from onepass.context_parallel import Layout, attention
+from rank_processes import all_gathered
 
 LENGTH = cases.LENGTH
 
@@ -23,6 +23,4 @@ def largest(rank, ranks, folder):
             found["mesh", length] = attention(*mine, layout=layout, group=mesh, causal=True, return_max="head")[
                 1
             ].tolist()
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, found)
-    return everybody
+    return all_gathered(found)

@@ -4,7 +4,7 @@ import context_parallel_cases as cases
 import torch
 import torch.distributed as dist
 from onepass.context_parallel import Layout, attention
-from rank_processes import sentence
+from rank_processes import all_gathered, gathered, sentence
 
 WITHIN = {4: 2, 6: 3, 8: 4}  # ranks of a node
 
@@ -46,8 +46,7 @@ def compared(rank, ranks, folder):
     found, pair = {}, groups(ranks)
     for name, (layout, (q, k, v, dout), given, options) in calls(ranks).items():
         mine = cases.sharded(layout, rank, q, k, v, dout, cases.of_rows(q, given), group=pair, **options)
-        by_rank = [None] * ranks
-        dist.gather_object(mine, by_rank if rank == 0 else None)
+        by_rank = gathered(mine)
         if rank == 0:
             found[name] = cases.together(layout, by_rank, layout.length)
     return found
@@ -71,6 +70,4 @@ def disagreeing(rank, ranks, folder):
         "groups": sentence(lambda: attention(q, q, q, layout=layout, group=(None, None, None))),
         "drawn": sentence(lambda: call(dropout_p=0.5)),
     }
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, heard)
-    return everybody
+    return all_gathered(heard)

@@ -5,10 +5,9 @@ import random
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from context_parallel_cases import together
 from onepass.context_parallel import Layout, attention, sdpa
-from rank_processes import device
+from rank_processes import device, gathered
 
 
 class Case(NamedTuple):
@@ -195,8 +194,7 @@ def computed(rank, ranks, folder):
     found = {}
     for family in FAMILIES:
         for name, case in family(ranks).items():
-            by_rank = [None] * ranks
-            dist.gather_object(shard_of(case, rank), by_rank if rank == 0 else None)
+            by_rank = gathered(shard_of(case, rank))
             if rank == 0:
                 found[family.__name__, name] = together(case.layout, by_rank, case.layout.length)
     return found

@@ -1,9 +1,9 @@
 """Errors of fp32 results over many draws, beside one device's."""
 
 import torch
-import torch.distributed as dist
 from context_parallel_cases import MASKS, of_rows, one_device, sharded, textbook, together
 from onepass.context_parallel import Layout
+from rank_processes import gathered
 
 DRAWS = 8
 
@@ -25,9 +25,8 @@ def pooled(rank, ranks, folder):
             if rank == 0:
                 one, exact = one_device(*call, **options), textbook(*call, **options)
             for scheme in ("gather", "ring", "ulysses"):
-                by_rank = [None] * ranks
                 found = sharded(layout, rank, *call, scheme=scheme, **options)
-                dist.gather_object(found, by_rank if rank == 0 else None)
+                by_rank = gathered(found)
                 if rank > 0:
                     continue
                 for name, x in together(layout, by_rank, 300).items():

@@ -14,13 +14,12 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import onepass.jax  # noqa: E402
+import ranks_textbook  # noqa: E402
 from onepass.jax import Layout  # noqa: E402
-
-import reference  # noqa: E402
+from ranks_textbook import SIDE  # noqa: E402
 
 LENGTH = 45
 DOCUMENTS = (0, 1, 17, 17, 30, 45)
-SIDE = "sinks", "alibi_slopes", "bias"
 SCHEMES = "gather", "ring", "ulysses"
 
 
@@ -35,24 +34,11 @@ def inputs(length, heads=4, heads_kv=2, dtype="float32", batch=1):
     return q, k, v, dout, jnp.asarray(0.1 * rng.standard_normal((batch, heads, length)), "float32")
 
 
-def textbook(q, k, v, dout, dlse, causal=False, window=(-1, -1), documents=None, head_groups=1, **o):
-    """By name out, lse and gradients in float64, and the sums of the sizes of the gradients' terms."""
-    found = {}
-    mask = "causal_top_left" if causal else "aligned_top_left"
-    q, k, v, dout, dlse = (np.asarray(x).astype(np.float64) for x in (q, k, v, dout, dlse))
-    for d, (a, b) in enumerate(itertools.pairwise(documents or (0, q.shape[2]))):
-        words = {"mask": mask, "window": window, "batch_offset": d, **o}
-        rows = [x[:, :, a:b] for x in (dout, q, k, v)]
-        out, lse = reference.attention(*rows[1:], **words)
-        made = reference.gradients(*rows, out, lse, dlse=dlse[:, :, a:b], **words)
-        made.pop("t")
-        for name, x in {"out": (out, out), "lse": (lse, lse), **made}.items():
-            found.setdefault(name, []).append(x)
-
-    def whole(name, x):
-        return sum(x) if name[1:] in SIDE else np.concatenate(x, 2)
-
-    return {name: [whole(name, y) for y in zip(*x)] for name, x in found.items()}
+def textbook(*tensors, **o):
+    """As ranks_textbook's, without the maxima, which jax_ranks_maxima.py compares."""
+    found = ranks_textbook.textbook(*tensors, **o)
+    found.pop("most")
+    return found
 
 
 def differentiated(function, q, k, v, dout, dlse, side):

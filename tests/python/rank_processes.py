@@ -32,6 +32,20 @@ def sentence(call):
     return "nothing was raised"
 
 
+def gathered(mine):
+    """Every rank's values, on rank 0; None on the others."""
+    by_rank = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(mine, by_rank)
+    return by_rank
+
+
+def all_gathered(mine):
+    """Every rank's values, on all of them."""
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
 def _work(rank, ranks, own, folder, job):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -1,10 +1,9 @@
 """onepass.torch.context_parallel.decode over gloo: one to eight processes, with and without pages."""
 
 import pytest
+from conftest import gloo_or_skip
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+torch = gloo_or_skip()
 
 import context_parallel_caches as caches  # noqa: E402
 from context_parallel_errors import rms  # noqa: E402

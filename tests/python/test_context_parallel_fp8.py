@@ -1,10 +1,9 @@
 """onepass.torch.context_parallel in FP8: forward, with a factor for a head or a tensor."""
 
 import pytest
+from conftest import gloo_or_skip
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+torch = gloo_or_skip()
 
 import context_parallel_cases as cases  # noqa: E402
 import context_parallel_fp8  # noqa: E402

@@ -12,10 +12,9 @@ import functools
 import itertools
 
 import pytest
+from conftest import gloo_or_skip
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
+torch = gloo_or_skip()
 
 import context_parallel_cases as cases  # noqa: E402
 import context_parallel_peers as peers  # noqa: E402

@@ -1,11 +1,10 @@
 """onepass.transformers.context_parallel over gloo: models on two and three ranks beside eager attention on one."""
 
 import pytest
+from conftest import gloo_or_skip
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+torch = gloo_or_skip()
 pytest.importorskip("transformers", reason="transformers is not installed")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("torch.distributed lacks gloo", allow_module_level=True)
 
 import onepass.transformers  # noqa: E402
 import rank_processes  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from onepass.context_parallel import Layout
-from rank_processes import device, sentence
+from rank_processes import all_gathered, device, sentence
 
 LENGTH = 45
 SIZES = dict(
@@ -92,9 +92,7 @@ def trained(rank, ranks, folder):
             logits, grads = step(model, ids, labels, position_ids=where)
         for grad in grads.values():
             dist.all_reduce(grad)
-        everybody = [None] * ranks
-        dist.all_gather_object(everybody, logits.cpu())
-        found[name] = layout.whole(everybody, dim=1), {n: x.cpu() for n, x in grads.items()}
+        found[name] = layout.whole(all_gathered(logits.cpu()), dim=1), {n: x.cpu() for n, x in grads.items()}
     return found
 
 
@@ -107,9 +105,8 @@ def largest(rank, ranks, folder):
     mine = layout.shard(ids, rank, dim=1), layout.positions(rank, device())[None]
     with onepass.transformers.record_max(model) as found, onepass.transformers.context_parallel(layout):
         model(mine[0], position_ids=mine[1], use_cache=False).logits.sum().backward()
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, {name: x.tolist() for name, x in found.items()})
-    return everybody, {name: x.tolist() for name, x in whole.items()}
+    found, whole = ({name: x.tolist() for name, x in of.items()} for of in (found, whole))
+    return all_gathered(found), whole
 
 
 def compiled(rank, ranks, folder):
@@ -174,6 +171,4 @@ def refused(rank, ranks, folder):
             "right": lambda: call(attention_mask=torch.ones_like(ids)),
         }
         heard = {name: sentence(x) for name, x in calls.items()}
-    everybody = [None] * ranks
-    dist.all_gather_object(everybody, heard)
-    return everybody
+    return all_gathered(heard)
