@@ -93,12 +93,8 @@ TEST(DTypes, NamesAndSizes) {
 // Enumerators cast from any number: nothing is read beyond a table or a shape.
 TEST(Tensor, ValuesThatAreNoneSaySo) {
   const auto said = [](auto f) {
-    try {
-      f();
-    } catch (const Error& e) {
-      return text(static_cast<int>(e.code()), ": ", e.what());
-    }
-    return std::string("nothing");
+    const auto [code, sentence] = test::said_by(f);
+    return text(static_cast<int>(code), ": ", sentence);
   };
   const std::string shape = text(static_cast<int>(ErrorCode::bad_shape)),
                     dtype = text(static_cast<int>(ErrorCode::bad_dtype));

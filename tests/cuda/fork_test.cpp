@@ -14,6 +14,7 @@
 #include "cuda/host/kernels.hpp"
 #include "onepass/onepass.hpp"
 #include "plan/plan.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::cuda {
 namespace {
@@ -37,14 +38,7 @@ bool refused() {
   std::string why;
   return driver(&why) == nullptr && speaks_of_fork(why);
 }
-bool throws(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return speaks_of_fork(e.what());
-  }
-  return false;
-}
+bool throws(const std::function<void()>& call) { return speaks_of_fork(test::sentence_of(call)); }
 
 TEST(CudaFork, AChildIsRefusedByASentenceOnceItsParentUsesTheDriver) {
   void* const fake = dlopen(ONEPASS_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL);  // is then what "libcuda.so.1" opens

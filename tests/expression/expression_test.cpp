@@ -11,6 +11,7 @@
 #include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 #include "problem/problem.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -195,14 +196,8 @@ TEST(Expression, AMaskIsABool) {
   for (const char* text : {"(q_index < 3) | (k_index < 2)", "(q_index < 3) ^ (k_index < 2)", "flags[0]", "true",
                            "bool(k_index % 3)", "q_index < 3 and !flags[1] or head == 1"})
     EXPECT_NO_THROW(read_expression(ModKind::mask, text, specs())) << text;
-  for (const char* text : {"k_index % 3", "~(q_index < 3)", "(q_index ^ k_index) & 3", "0.5f", "ids(0, 0)"}) {
-    try {
-      read_expression(ModKind::mask, text, specs());
-      ADD_FAILURE() << text << " was read";
-    } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("a mask_mod must be a bool"), std::string::npos) << e.what();
-    }
-  }
+  for (const char* text : {"k_index % 3", "~(q_index < 3)", "(q_index ^ k_index) & 3", "0.5f", "ids(0, 0)"})
+    test::expect_refused([&] { read_expression(ModKind::mask, text, specs()); }, "a mask_mod must be a bool");
 }
 
 TEST(Expression, BracketsHoldSeveralIndicesAndOneElementNeedsNone) {
@@ -266,25 +261,16 @@ const Wrong kWrong[] = {
 
 TEST(Expression, AWrongTextIsShownWithItsColumnAndALineBelowIt) {
   for (const Wrong& w : kWrong) {
-    try {
-      read_expression(ModKind::score, w.text, specs());
-      ADD_FAILURE() << w.text << " was read";
-    } catch (const Error& e) {
-      const std::string what = e.what();
-      EXPECT_EQ(e.code(), ErrorCode::bad_text);
-      EXPECT_NE(what.find(w.column), std::string::npos) << what;
-      EXPECT_EQ(what.rfind("score_mod, ", 0), 0u) << what;
-      EXPECT_EQ(what.back(), '^') << what;
-    }
+    const auto [code, what] = test::said_by([&] { read_expression(ModKind::score, w.text, specs()); });
+    EXPECT_EQ(code, ErrorCode::bad_text) << w.text;
+    EXPECT_NE(what.find(w.column), std::string::npos) << what;
+    EXPECT_TRUE(what.starts_with("score_mod, ") && what.ends_with('^')) << what;
   }
-  try {
-    read_expression(ModKind::mask, "q_index >= k_index &&\n  score > 0", specs());
-    FAIL();
-  } catch (const Error& e) {
-    const std::string what = e.what();
-    EXPECT_EQ(what.substr(what.find('\n')), "\n    score > 0\n    ^");
-    EXPECT_NE(what.find("mask_mod, line 2, column 3: 'score': a mask_mod does not support score"), std::string::npos);
-  }
+  test::expect_refused([] { read_expression(ModKind::mask, "q_index >= k_index &&\n  score > 0", specs()); },
+                       "mask_mod, line 2, column 3: 'score': a mask_mod does not support score");
+  const std::string what =
+      test::sentence_of([] { read_expression(ModKind::mask, "q_index >= k_index &&\n  score > 0", specs()); });
+  EXPECT_TRUE(what.ends_with("\n    score > 0\n    ^")) << what;
 }
 
 TEST(Expression, DeepAndLongTextsAreRefused) {
@@ -303,13 +289,10 @@ TEST(Expression, DeepAndLongTextsAreRefused) {
 // CUDA's compiler has no limit of its own.
 TEST(Expression, LongTextsAreRefusedOnEveryDevice) {
   const auto said = [](const std::string& score_mod, const char* device) -> std::string {
-    try {
-      parse_problem("fwd s4 d8 " + std::string(device) + " score_mod={" + score_mod + "}");
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::bad_text);
-      return e.what();
-    }
-    return "";
+    const auto [code, sentence] =
+        test::said_by([&] { parse_problem("fwd s4 d8 " + std::string(device) + " score_mod={" + score_mod + "}"); });
+    EXPECT_TRUE(sentence.empty() || code == ErrorCode::bad_text) << sentence;
+    return sentence;
   };
   const auto nested = [](std::size_t n) { return std::string(n, '(') + "score" + std::string(n, ')'); };
   for (const char* device : {"cpu", "cuda"}) {

@@ -10,6 +10,7 @@
 #include "check/check.hpp"
 #include "onepass/merge.hpp"
 #include "plan/implementations.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -25,19 +26,6 @@ struct Host final : Executor {
   int workers() const override { return count; }
   void parallel_for(std::int64_t tasks, Body body, void* context) override { work(tasks, body, context); }
 };
-
-struct Said {
-  ErrorCode code;
-  std::string sentence;
-};
-Said said(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return {e.code(), e.what()};
-  }
-  return {ErrorCode::ok, ""};
-}
 
 // Every way in: f(executor) for attention, make_plan, run and merge, by every implementation.
 void every_entry(Host& host, const std::function<void(const std::string&, const std::function<void()>&)>& expect) {
@@ -77,11 +65,11 @@ TEST(Host, WithoutWorkersIsRefused) {
     host.count = workers;
     const std::string expected = text("the executor must have 1 to 65536 workers (got ", workers, ")");
     every_entry(host, [&](const std::string& what, const auto& call) {
-      const Said s = said(call);
+      const test::Said s = test::said_by(call);
       EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
       EXPECT_EQ(s.sentence, expected) << what;
     });
-    EXPECT_EQ(said([&] { (void)make_plan(parse_problem("b1 h2 s4 d8"), {}, &host); }).sentence, expected);
+    EXPECT_EQ(test::sentence_of([&] { (void)make_plan(parse_problem("b1 h2 s4 d8"), {}, &host); }), expected);
   }
 }
 
@@ -93,7 +81,7 @@ TEST(Host, WorkerNumbersOutOfRangeReachNoKernel) {
       for (std::int64_t i = 0; i < tasks; ++i) body(context, i, i == tasks - 1 ? worker : 1);
     };
     every_entry(host, [&](const std::string& what, const auto& call) {
-      const Said s = said(call);
+      const test::Said s = test::said_by(call);
       EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
       EXPECT_EQ(s.sentence, text("the executor's parallel_for must run tasks as workers 0 to 1 (got ", worker, ")"))
           << what;
@@ -113,7 +101,7 @@ TEST(Host, TasksOutOfRangeReachNoKernel) {
         body(context, ran, 0);
       };
       every_entry(host, [&](const std::string& what, const auto& call) {
-        const Said s = said(call);
+        const test::Said s = test::said_by(call);
         EXPECT_EQ(s.code, ErrorCode::bad_value) << what;
         EXPECT_EQ(s.sentence, text("the executor's parallel_for must run tasks 0 to ", asked - 1, " (got ", ran, ")"))
             << what;

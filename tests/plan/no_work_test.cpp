@@ -13,6 +13,7 @@
 #include "onepass/onepass.hpp"
 #include "plan/plan.hpp"
 #include "problem/attention/arguments.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass {
 namespace {
@@ -121,13 +122,8 @@ TEST_F(NoWork, PrefixSumsAreNotBroadcast) {
   t.q = t.k = t.v = {zeros_.data(), DType::f32, {0, 2, kDim}};
   t.out = {written_.data(), DType::f32, {0, 2, kDim}};
   t.cu_seqlens_q = t.cu_seqlens_k = same(zero);
-  std::string sentence;
-  try {
-    attention(t);
-  } catch (const Error& e) {
-    sentence = e.what();
-  }
-  EXPECT_EQ(sentence, "cu_seqlens_q must have a stride other than 0 (got 1099511627776 entries with stride 0)");
+  EXPECT_EQ(test::sentence_of([&] { attention(t); }),
+            "cu_seqlens_q must have a stride other than 0 (got 1099511627776 entries with stride 0)");
 }
 
 }  // namespace
