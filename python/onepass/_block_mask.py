@@ -8,7 +8,6 @@ from typing import Any
 
 from . import _arrays, _block_mask_device, _devices, _kinds, _onepass, _options, _values
 from . import _numpy as np
-from ._block_mask_device import moved, readable
 from ._flex import trace
 
 _LISTS = ("mixed", "full", "mixed_rows", "full_rows")
@@ -29,7 +28,8 @@ class TileLists:
 class BlockMask:
     """Tiles of rows and keys: mixed ones, whose elements a mask tells apart, and full ones. All others are empty.
 
-    The lists of a mask that was built on a device are made when they are first read, which waits for the device.
+    The lists of a mask that was built on a device are made whenever they are read, of its states as they are then. This
+    waits for the device.
 
     Attributes:
       batch: entries of the batch; 1 where one mask is shared.
@@ -43,7 +43,7 @@ class BlockMask:
       mixed_rows: the mixed tiles as lists of tiles of rows, list ``(b * heads + h) * key_tiles + key_tile``.
       full_rows: the full tiles as such lists.
       mask_mod: the mask that it was made of, or None.
-      mod_buffers: the arrays that mask_mod reads, or None.
+      mod_buffers: the arrays that mask_mod reads, or None. Those of a mask that was built on a device are there.
     """
 
     batch: int
@@ -70,19 +70,28 @@ class BlockMask:
     @property
     def sparsity(self) -> float:
         """The share of tiles that are empty, from 0 to 1."""
+        return self._counts()[2]
+
+    def _counts(self) -> tuple[int, int, float]:
+        """Mixed and full tiles, and sparsity."""
         tiles = self.batch * self.heads * self.row_tiles * self.key_tiles
-        return 1 - (self.mixed.tiles.size + self.full.tiles.size) / tiles if tiles else 0.0
+        if "_on_device" in self.__dict__:
+            states = self.states()
+            mixed, full = (int(np.count_nonzero(states == value)) for value in (1, 2))
+        else:
+            mixed, full = self.mixed.tiles.size, self.full.tiles.size
+        return mixed, full, 1 - (mixed + full) / tiles if tiles else 0.0
 
     def __getattr__(self, name: str) -> Any:
+        """A list of a mask on a device. None is kept: a replay of a CUDA graph changes the states."""
         if name not in _LISTS or "_on_device" not in self.__dict__:
             raise AttributeError(f"'BlockMask' object has no attribute {name!r}")
-        states = self.states().reshape(-1, self.key_tiles)
+        states = self.states().reshape(self.batch * self.heads * self.row_tiles, self.key_tiles)
         counts = [np.count_nonzero(states == value, axis=1) for value in (1, 2)]
         begins = [np.concatenate([[0], np.cumsum(n)]).astype(np.int64).tobytes() for n in counts]
         tiles = [np.nonzero(states == value)[1].astype(np.int32).tobytes() for value in (1, 2)]
         shape = self.batch, self.heads, self.seq_q, self.seq_k, self.tile_q, self.tile_k
-        self.__dict__.update(zip(_LISTS, _lists(_onepass.block_mask_of_lists(shape, *zip(begins, tiles)))))
-        return self.__dict__[name]
+        return _lists(_onepass.block_mask_of_lists(shape, *zip(begins, tiles)))[_LISTS.index(name)]
 
     def states(self) -> Any:
         """uint8 ``[batch, heads, row_tiles, key_tiles]``: 0 empty, 1 mixed, 2 full."""
@@ -97,7 +106,7 @@ class BlockMask:
     def in_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """block_mask, mask_tile_q, mask_tile_k, mask_mod and mod_buffers of a call whose block_mask this is.
 
-        Its mask_mod is the call's, unless that has one. The array of states is made once for each device.
+        Its mask_mod is the call's, unless that has one. The states of a mask of NumPy are copied once for each device.
         """
         for name in ("mask_tile_q", "mask_tile_k"):
             if given[name] is not None:
@@ -133,29 +142,30 @@ class BlockMask:
                 raise ValueError(f"block_mask must have {n} {tokens_of}, as {what} says (got {own})")
 
     def _arrays_like(self, q: Any) -> Any:
-        """(states() in int32, mod_buffers), of which NumPy arrays become arrays of the kind and on the device of q."""
+        """(states() in int32, mod_buffers) on the device of q; NumPy arrays become arrays of its kind."""
         torch: Any = sys.modules["torch"] if _devices.is_torch(q) else None
         place = q.device if torch else q.device.id if _devices.is_cupy(q) else None
-        keeps = torch is None or _kinds.keeps(torch)
+        keeps = "_on_device" not in self.__dict__ and (torch is None or _kinds.keeps(torch))
         made = self.__dict__.setdefault("_made", {}) if keeps else {}  # by place
         if place not in made:
             with _kinds.to_keep(torch) if torch and keeps else contextlib.nullcontext():
-                buffers = {name: moved(x, q) for name, x in (self.mod_buffers or {}).items()}
+                buffers = {name: _block_mask_device.there(x, q) for name, x in (self.mod_buffers or {}).items()}
                 made[place] = self.states_like(q), buffers
         return made[place]
 
     def states_like(self, like: Any) -> Any:
         """states() in int32, of the kind and on the device of `like`: those of a mask that was built there."""
         own = self.__dict__.get("_on_device")
-        if own is not None and _devices.is_torch(own) == _devices.is_torch(like) and own.device == like.device:
+        kinds = (_devices.is_torch, _devices.is_cupy, _devices.cuda_index)
+        if own is not None and all(kind(own) == kind(like) for kind in kinds):
             return own
-        return moved(self.states().astype(np.int32), like)
+        return _block_mask_device.moved(self.states().astype(np.int32), like)
 
     def __repr__(self) -> str:
+        mixed, full, sparsity = self._counts()
         return (
             f"BlockMask(batch={self.batch}, heads={self.heads}, seq_q={self.seq_q}, seq_k={self.seq_k}, "
-            f"tile=({self.tile_q}, {self.tile_k}), mixed={self.mixed.tiles.size}, full={self.full.tiles.size}, "
-            f"sparsity={self.sparsity:.3f})"
+            f"tile=({self.tile_q}, {self.tile_k}), mixed={mixed}, full={full}, sparsity={sparsity:.3f})"
         )
 
 
@@ -186,18 +196,22 @@ def block_mask(
       exact: a mask_mod's elements are looked at where bounds do not decide; otherwise such tiles are mixed.
       mixed, full: the caller's own lists as ``(begin, tiles)`` (see ``TileLists``).
       device: of PyTorch, such as ``"cuda"``: where the tiles of a mask_mod are made. None: where the mod_buffers are,
-        those of PyTorch and CuPy. On a CUDA device this is put on the current stream, and nothing is waited for.
+        those of PyTorch and CuPy. On a CUDA device this is put on the current stream. Only copies of mod_buffers in
+        other memory are waited for. An int64 on a device is not checked: it wraps beyond int32.
 
     Returns:
       A ``BlockMask`` of NumPy arrays. One that was built on a device keeps its states there for calls.
 
     Raises:
       ValueError, TypeError: for a text that cannot be read, and for what does not fit.
+      ModuleNotFoundError: for a device without PyTorch.
     """
     if callable(mask):
         shared = (None if n == 1 else n for n in (batch, heads))  # one mask may serve any number
         mask, mod_buffers = trace.mask_text(mask, (*shared, seq_q, seq_k), mod_buffers)
     tile_q, tile_k = (_values.integer("tile", x, 1, 2**31 - 1, "two positive numbers") for x in tile)
+    if device is not None and not isinstance(mask, str):
+        raise ValueError(f"device must be None without a mask_mod (got {device!r})")
     if mask is not None and not isinstance(mask, str):
         place = _devices.place_of(mask)
         return _of(_onepass.block_mask_of_tensor(_arrays.exported("bool_mask", mask, place), tile_q, tile_k))
@@ -213,22 +227,14 @@ def block_mask(
     text, given = _values.text("mask", mask), dict(_options.mod_items(mod_buffers or {}))
     if (like := _block_mask_device.like_of(device, given)) is not None:
         with _kinds.to_keep(sys.modules["torch"]) if _devices.is_torch(like) else contextlib.nullcontext():
-            states = _block_mask_device.states(text, given, shape, bool(exact), like)
+            there = {name: _block_mask_device.there(x, like) for name, x in given.items()}
+            states = _block_mask_device.states(text, there, shape, bool(exact), like)
         self = BlockMask.__new__(BlockMask)
         names = ("batch", "heads", "seq_q", "seq_k", "tile_q", "tile_k", "mask_mod", "mod_buffers", "_on_device")
-        self.__dict__.update(zip(names, (*shape, mask, mod_buffers, states)))
+        self.__dict__.update(zip(names, (*shape, mask, there or None, states)))
         return self
-    buffers = {name: _on_cpu(array) for name, array in given.items()}
-    exported = [(name, _arrays.exported(f"mod buffer {name}", x, _devices.place_of(x))) for name, x in buffers.items()]
-    made = _onepass.block_mask(text, exported, shape, bool(exact))
+    made = _onepass.block_mask(text, _block_mask_device.exported(given, None), shape, bool(exact))
     return dataclasses.replace(_of(made), mask_mod=mask, mod_buffers=mod_buffers)
-
-
-def _on_cpu(array: Any) -> Any:
-    for method in ("cpu", "get"):  # PyTorch's, CuPy's
-        if hasattr(array, method) and hasattr(array, "shape"):
-            array = getattr(array, method)()
-    return readable(array)
 
 
 def _of(made: tuple[Any, ...]) -> BlockMask:

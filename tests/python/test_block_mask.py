@@ -1,12 +1,14 @@
 """onepass.block_mask: tiles against the elements of the mask."""
 
 import copy
+import sys
+import types
 
 import numpy as np
 import onepass
 import pytest
-from conftest import check, normal
-from onepass import _block_mask_device
+from conftest import check, jax_or_skip, normal
+from onepass import _block_mask_device, _devices
 
 
 def by_elements(seen, tile_q, tile_k):
@@ -63,6 +65,13 @@ def test_array():
         (("true",), {}, TypeError, "seq_q must be a size"),
         ((lambda b, h, i, j: np.sort(i) >= j, 8, 8), {}, TypeError, "do not support np.sort"),
         ((np.ones((4, 4)),), {}, TypeError, "bool_mask must be bool"),
+        (
+            (np.ones((4, 4), bool),),
+            {"device": "cpu"},
+            ValueError,
+            r"device must be None without a mask_mod \(got 'cpu'",
+        ),
+        ((None, 8, 8), {"device": "cpu"}, ValueError, "device must be None without a mask_mod"),
         ((None, 8, 8), {"mixed": ([0, 1], [3])}, ValueError, "must ascend within 1 tiles"),
     ],
 )
@@ -115,6 +124,65 @@ def test_on_a_device(on_tensors, rng, exact, documents):
     assert copy.deepcopy(made).states().shape == (1, 2, 8, 7)
 
 
+def test_states_on_a_device_are_read_as_they_are(on_tensors, rng):
+    """A replay of a CUDA graph writes them again."""
+    made = onepass.block_mask("q_index >= k_index", 64, 64, tile=(16, 16))
+    q, k, v = normal(rng, (3, 1, 1, 64, 16))
+    assert made.mixed.of(1) == [1] and made.full.of(1) == [0] and made.sparsity == 0.375
+    assert onepass.attention(q, k, v, block_mask=made).all()
+    made.states_like(on_tensors.empty(0)).zero_()
+    assert made.mixed.tiles.size == made.full_rows.tiles.size == 0 and made.sparsity == 1
+    assert "mixed=0, full=0, sparsity=1" in repr(made)
+    assert not onepass.attention(q, k, v, block_mask=made).any()
+
+
+@pytest.mark.parametrize("lengths", [(8, 0), (0, 8), (0, 0)])
+def test_no_tiles_on_a_device(on_tensors, lengths):
+    made = onepass.block_mask("true", *lengths)
+    assert "mixed=0, full=0, sparsity=0" in repr(made)
+    assert made.full.begin.shape == (made.row_tiles + 1,) and made.full_rows.begin.shape == (made.key_tiles + 1,)
+
+
+def test_arrays_on_another_device_go_through_the_cpu(torch, monkeypatch):
+    jax = jax_or_skip()
+    elsewhere = [torch.arange(4.0), torch.arange(4).bfloat16(), jax.numpy.arange(4)]
+    monkeypatch.setattr(_devices, "cuda_index", lambda x: 0 if any(x is y for y in elsewhere) else None)
+    for x in elsewhere:
+        found = _block_mask_device.there(x, torch.empty(0)), _block_mask_device.there(x, None)
+        assert isinstance(found[0], torch.Tensor) and found[0].tolist() == [0, 1, 2, 3]
+        if x is not elsewhere[1]:
+            assert found[0].dtype == torch.from_numpy(np.array(x)).dtype
+        assert isinstance(found[1], np.ndarray) and found[1].tolist() == [0, 1, 2, 3]
+    assert _block_mask_device.there(elsewhere[0], elsewhere[2]) is elsewhere[0]  # DLPack hands it over
+    made = onepass.block_mask("t[k_index] > 1", 4, 4, tile=(1, 1), mod_buffers={"t": elsewhere[2]})
+    assert (made.states() == [0, 0, 2, 2]).all()
+    call = made.in_call({**dict.fromkeys(CALL), "q": np.zeros((1, 1, 4, 8)), "k": np.zeros((1, 1, 4, 8))})
+    assert isinstance(call["mod_buffers"]["t"], np.ndarray)
+
+
+CALL = ("mask_tile_q", "mask_tile_k", "mask_mod", "mod_buffers", "cu_seqlens_q", "cu_seqlens_k", "layout")
+
+
+def test_states_of_cupy_in_a_call_of_numpy(on_tensors, monkeypatch):
+    """Arrays of NumPy 1 have no device."""
+    made = onepass.block_mask("q_index >= k_index", 64, 64, tile=(16, 16))
+
+    class Array(types.SimpleNamespace):  # as CuPy's
+        def get(self):
+            return self.values
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=Array))
+    made.__dict__["_on_device"] = Array(values=made.states(), device=0)
+
+    class Old(np.ndarray):
+        @property
+        def device(self):
+            raise AttributeError("device")
+
+    found = made.states_like(np.zeros(1).view(Old))
+    assert found.dtype == np.int32 and (found == made.states()).all()
+
+
 def test_pytorchs_lists_on_a_device(on_tensors):
     documents = on_tensors.from_numpy(DOCUMENTS)
 
@@ -128,6 +196,18 @@ def test_pytorchs_lists_on_a_device(on_tensors):
     expected = create_block_mask(mask, *size)
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_indices", "full_q_indices"):
         assert on_tensors.equal(getattr(made, name), getattr(expected, name))
+
+
+def test_wrong_devices(torch, monkeypatch):
+    for wrong in ("nonsense", "meta", 1.5):
+        with pytest.raises(ValueError, match=rf"^device must be the CPU or a CUDA device \(got {wrong}\)$"):
+            onepass.block_mask("true", 8, 8, device=wrong)
+    count = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"^device must be one of the {count} CUDA devices that PyTorch finds"):
+        onepass.block_mask("true", 8, 8, device=f"cuda:{count}")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^device must be None without PyTorch \(got 'cpu'\)$"):
+        onepass.block_mask("true", 8, 8, device="cpu")
 
 
 def test_where_it_is_made(torch):

@@ -98,7 +98,8 @@ def test_graph_capture_and_replay(cuda, rng):
         assert cuda.equal(out, onepass.attention(q, k, v, mask="causal_top_left"))
 
 
-def test_a_block_mask_in_a_graph(cuda):
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_block_mask_in_a_graph(cuda, exact):
     """Documents change between replays; nothing is copied to the host or waited for."""
     text = "doc[q_index] == doc[k_index] && q_index >= k_index"
     lengths = [[1000, 24, 3000, 72], [5, 2043, 2000, 48]]
@@ -107,7 +108,7 @@ def test_a_block_mask_in_a_graph(cuda):
     q, k, v = (cuda.randn(1, 2, 4096, 64, device="cuda", dtype=cuda.bfloat16) for _ in range(3))
 
     def step():
-        mask = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": documents})
+        mask = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": documents}, exact=exact)
         return mask, onepass.attention(q, k, v, block_mask=mask)
 
     step()  # loads the kernels
@@ -119,7 +120,8 @@ def test_a_block_mask_in_a_graph(cuda):
         documents.copy_(cuda.from_numpy(now))
         graph.replay()
         cuda.cuda.synchronize()
-        expected = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": now})
+        expected = onepass.block_mask(text, 4096, 4096, mod_buffers={"doc": now}, exact=exact)
+        assert repr(mask) == repr(expected)
         assert (mask.states_like(q).cpu().numpy() == expected.states()).all()
         same = onepass.attention(q, k, v, block_mask=expected)
         assert (as_numpy(out) == as_numpy(same)).all()
@@ -154,6 +156,15 @@ def test_buffers_of_a_block_mask_are_copied_to_its_device(cuda):
         made = onepass.block_mask(text, 400, 400, mod_buffers={"doc": x}, device="cuda")
         assert not vars(made).keys() & {"mixed"} and (made.states() == expected).all()
         assert repr(made).startswith("BlockMask(batch=1")
+        seen = cuda.from_numpy(documents[:, None] == documents)
+        for device in ("cuda", "cpu"):
+            q, k, v = cuda.randn(3, 1, 2, 400, 64, device=device)
+            out = onepass.attention(q, k, v, block_mask=made)
+            check(as_numpy(out), as_numpy(onepass.attention(q, k, v, bool_mask=seen.to(device))))
+
+
+def test_no_keys_of_a_block_mask(cuda):
+    assert "mixed=0, full=0" in repr(onepass.block_mask("true", 8, 0, device="cuda"))
 
 
 def test_pytorchs_lists_are_made_on_the_device(cuda, refuses_to_wait):

@@ -95,7 +95,7 @@ class BlockMask(theirs.BlockMask):
             tile=self.BLOCK_SIZE,
             mod_buffers=buffers.given(),
             exact=True,
-            device=device,
+            device=device if device.type == "cuda" else "cpu",
         )
         states = made.states_like(torch.empty(0, device=device))
         for dimension, (length, size) in zip((2, 3), zip(self.seq_lengths, self.BLOCK_SIZE)):
