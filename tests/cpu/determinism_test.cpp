@@ -1,7 +1,7 @@
 // Bitwise the same result, whatever the number of threads and however often: tasks are cut by shape alone.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -9,16 +9,10 @@
 #include "plan/implementations.hpp"
 #include "reference/reference.hpp"
 #include "shapes/shapes.hpp"
+#include "support/output_bytes.hpp"
 
 namespace onepass::check {
 namespace {
-
-std::vector<std::byte> outputs(const Inputs& inputs) {
-  std::vector<std::byte> bytes;
-  for (const Buffer* b : {&inputs.buffer(Role::out), &inputs.buffer(Role::lse)})
-    bytes.insert(bytes.end(), b->data(), b->data() + b->bytes());
-  return bytes;
-}
 
 TEST(Determinism, AnyNumberOfThreadsAndAnyRepeat) {
   std::vector<std::shared_ptr<Executor>> executors;
@@ -28,12 +22,11 @@ TEST(Determinism, AnyNumberOfThreadsAndAnyRepeat) {
     Inputs inputs = make_inputs(parse_problem(line), 3, Distribution::rising);
     for (const Implementation* row : plan::implementations()) {
       if (reference::is_reference(*row) || !run_on(*row, inputs, serial_executor())) continue;
-      const auto expected = outputs(inputs);
+      const std::string expected = test::output_bytes(inputs);
       for (const auto& executor : executors) {
         for (int repeat = 0; repeat < 2; ++repeat, ++compared) {
           ASSERT_TRUE(run_on(*row, inputs, *executor));
-          const auto got = outputs(inputs);
-          EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
+          EXPECT_TRUE(test::output_bytes(inputs) == expected)
               << row->name << " \"" << line << "\" with " << executor->workers() << " threads";
         }
       }
@@ -48,12 +41,12 @@ TEST(Determinism, ConcurrentCalls) {
     Inputs inputs = make_inputs(parse_problem(line));
     for (const Implementation* row : plan::implementations()) {
       if (reference::is_reference(*row) || !run_on(*row, inputs)) continue;
-      const auto expected = outputs(inputs);
+      const std::string expected = test::output_bytes(inputs);
       const Tensors& a = inputs.tensors;
       const Plan plan = make_plan(inputs.problem, row->name);
       std::vector<std::thread> callers;
-      std::vector<std::vector<std::byte>> got(4);
-      for (std::vector<std::byte>& mine : got) {
+      std::vector<std::string> got(4);
+      for (std::string& mine : got) {
         callers.emplace_back([&] {
           std::vector<float> out(static_cast<std::size_t>(a.out.elements())),
               lse(static_cast<std::size_t>(a.lse.elements()));
@@ -64,15 +57,12 @@ TEST(Determinism, ConcurrentCalls) {
           const std::size_t misfit = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
           for (int repeat = 0; repeat < 20; ++repeat)
             run(plan, own, {.workspace = {memory.data() + (64 - misfit) % 64, plan.workspace_bytes()}});
-          const auto append = [&](const void* from, std::size_t bytes) {
-            mine.insert(mine.end(), static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
-          };
-          append(out.data(), inputs.buffer(Role::out).bytes());
-          append(lse.data(), inputs.buffer(Role::lse).bytes());
+          mine.append(reinterpret_cast<const char*>(out.data()), inputs.buffer(Role::out).bytes());
+          mine.append(reinterpret_cast<const char*>(lse.data()), inputs.buffer(Role::lse).bytes());
         });
       }
       for (std::thread& caller : callers) caller.join();
-      for (const auto& bytes : got) EXPECT_EQ(bytes, expected) << row->name << " \"" << line << "\"";
+      for (const std::string& bytes : got) EXPECT_TRUE(bytes == expected) << row->name << " \"" << line << "\"";
     }
   }
 }

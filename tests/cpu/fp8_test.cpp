@@ -13,6 +13,7 @@
 #include "problem/attention/fp8.hpp"
 #include "problem/attention/key_value_view.hpp"
 #include "reference/reference.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/sentence.hpp"
 
 namespace onepass::check {
@@ -91,10 +92,7 @@ TEST_P(Fp8, IsTheSameNumbersInFp32) {
 TEST_P(Fp8, IsRightByTheRule) {
   for (const Distribution distribution : kDistributions) {
     Inputs in = make_inputs(parse_problem(GetParam()), 3, distribution);
-    for (const Implementation* row : plan::implementations()) {
-      const Verdict v = check(*row, in, serial_executor());
-      EXPECT_TRUE(!v.accepted || v.right) << row->name << ", " << name_of(distribution) << ": " << v.sentence;
-    }
+    test::expect_all_right(plan::implementations(), in, name_of(distribution));
   }
 }
 

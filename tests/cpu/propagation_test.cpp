@@ -3,7 +3,7 @@
 
 #include "check/check.hpp"
 #include "plan/implementations.hpp"
-#include "reference/reference.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/pokes.hpp"
 
 namespace onepass::check {
@@ -48,15 +48,7 @@ TEST_P(Propagation, ReachesTheRowsThatSeeIt) {
     for (Distribution distribution : {Distribution::normal, Distribution::huge}) {  // huge: most weights underflow
       Inputs inputs = make_inputs(parse_problem(line), 2, distribution);
       GetParam().poke(inputs);
-      int takers = 0;
-      for (const Implementation* row : plan::implementations()) {
-        if (reference::is_reference(*row)) continue;
-        const Verdict verdict = check(*row, inputs);
-        takers += verdict.accepted;
-        EXPECT_TRUE(verdict.right || !verdict.accepted)
-            << row->name << " \"" << line << "\" " << name_of(distribution) << ": " << verdict.sentence;
-      }
-      EXPECT_GT(takers, 0) << line;
+      test::expect_all_right(test::cpu_kernels(kForward), inputs, name_of(distribution));
     }
   }
 }
@@ -80,10 +72,7 @@ TEST(Propagation, ThroughTheBias) {
       for (std::int64_t j = 0; j < 100; ++j)
         store_element(Inputs::writable<void>(bias), bias.dtype, i * bias.stride[2] + j, bias_at(i, j));
     }
-    for (const Implementation* row : plan::implementations()) {
-      const Verdict verdict = check(*row, inputs);
-      EXPECT_TRUE(verdict.right || !verdict.accepted) << row->name << " \"" << line << "\": " << verdict.sentence;
-    }
+    test::expect_all_right(plan::implementations(), inputs, "a bias");
   }
 }
 

@@ -3,16 +3,14 @@
 
 #include <string_view>
 
-#include "plan/implementations.hpp"
-#include "reference/reference.hpp"
+#include "support/cpu_kernels.hpp"
 #include "support/property.hpp"
 
 namespace onepass::check {
 namespace {
 
 TEST(Random, EveryImplementationIsRight) {
-  std::vector<const Implementation*> rows = plan::implementations();
-  std::erase_if(rows, [](const Implementation* row) { return reference::is_reference(*row); });
+  const auto rows = test::cpu_kernels(kForward);
   test::check_cases([] { return test::random_case(test::random_problem(true)); },
                     [&](const test::Case& c, test::Reproduction& r) { test::expect_all_right(c, rows, r); });
 }

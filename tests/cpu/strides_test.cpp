@@ -6,6 +6,7 @@
 
 #include "check/check.hpp"
 #include "plan/implementations.hpp"
+#include "support/cpu_kernels.hpp"
 
 namespace onepass::check {
 namespace {
@@ -63,10 +64,7 @@ TEST(Strides, OfSideInputs) {
       Inputs inputs = make_inputs(parse_problem(line), 1);  // odd: slopes per batch entry
       move(inputs.tensors, row_of(c.role), inputs.buffer(c.role), c.order, c.step);
       inputs.problem = problem_of(inputs.tensors, inputs.attention);
-      for (const Implementation* row : plan::implementations()) {
-        const Verdict verdict = check(*row, inputs);
-        EXPECT_TRUE(verdict.right || !verdict.accepted) << row->name << " \"" << line << "\": " << verdict.sentence;
-      }
+      test::expect_all_right(plan::implementations(), inputs, row_of(c.role).name);
     }
   }
 }
@@ -79,11 +77,7 @@ TEST(Strides, OfZeroBroadcast) {
       Inputs inputs = make_inputs(parse_problem(line), 2);
       for (ConstTensor* t : {&inputs.tensors.bias, &inputs.tensors.bool_mask}) t->stride[dimension] = 0;
       inputs.problem = problem_of(inputs.tensors, inputs.attention);
-      for (const Implementation* row : plan::implementations()) {
-        const Verdict verdict = check(*row, inputs);
-        EXPECT_TRUE(verdict.right || !verdict.accepted)
-            << row->name << " \"" << line << "\" dimension " << dimension << ": " << verdict.sentence;
-      }
+      test::expect_all_right(plan::implementations(), inputs, text("dimension ", dimension));
     }
   }
 }

@@ -17,6 +17,7 @@
 #include "check/check.hpp"
 #include "plan/implementations.hpp"
 #include "problem/roles.hpp"
+#include "support/output_bytes.hpp"
 
 namespace onepass::test {
 
@@ -63,21 +64,14 @@ inline void with_one_not_finite(std::span<const char* const> lines, std::span<co
   }
 }
 
-// The bytes that a call with this number of threads leaves in the outputs of these roles. The inputs are row-major,
-// because their seed is even.
-inline std::vector<std::byte> bits_of(const char* line, int threads, std::initializer_list<Role> roles) {
+// The bytes that a call with this number of threads leaves in its outputs.
+inline std::string bits_of(const char* line, int threads) {
   check::Inputs inputs = check::make_inputs(parse_problem(line), 2);
   const auto executor = make_executor(threads);
   inputs.poison_outputs();
   inputs.launch.executor = executor.get();
   inputs.attend();
-  std::vector<std::byte> all;
-  for (const Role role : roles) {
-    const ConstTensor t = tensor_of(inputs.tensors, row_of(role));
-    const auto* const memory = static_cast<const std::byte*>(t.data);
-    all.insert(all.end(), memory, memory + t.elements() * static_cast<std::int64_t>(size_of(t.dtype)));
-  }
-  return all;
+  return output_bytes(inputs);
 }
 
 }  // namespace onepass::test
