@@ -36,6 +36,7 @@ TEST_P(Decoding, CompilesToTheCodeThatWasMeant) {
   const cuda::KernelProgram program = decode::program_of(features, config, device.arch, decode::mods_of(p));
   cuda::CodeGate gate = sm80_gate(p, config);
   if (p.entropy && (p.dtype == DType::f32 || p.kv_dtype)) gate.spilled = 32;  // two loads a tile at most
+  if (p.precision == Precision::tf32) gate.spilled = 128;  // around a segment's loop over keys, none in it
   // Prompts beside e4m3 keys, 32 of them at d128: up to four loads a block of rows or a tile.
   if (!few && config.row_tiles == 2 && config.block_n == 32) gate.spilled = 32;
   // The number of blocks of rows, read again for each; of three warpgroups more, also between blocks, and a load a
