@@ -16,6 +16,7 @@ from bench.studies import (
     context_parallel_scale,
     flex_speed,
     mask_gallery,
+    precision_errors,
     serving_transformers,
     vllm_speed,
 )
@@ -99,6 +100,8 @@ TABLES = {
     "h200-wide": gpu.wide,
     "h200-jvp": gpu.jvp,
     "h200-second": gpu.second,
+    "h200-tf32": gpu.tf32,
+    "h200-precision-errors": lambda: precision_errors.table(rows_of("h200_precision_errors")).splitlines(),
     "h200-block-mask-build": lambda: block_mask_build.table(rows_of("h200_block_mask_build")).splitlines(),
     "h200-jvp-torch": lambda: gpu.jvp_speed(rows_of("h200_jvp_torch")["rows"]),
     "h200-decode": lambda: gpu.h200_keys("h200_decode", "torch-cudnn", "torch-flash"),
