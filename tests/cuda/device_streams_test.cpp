@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "device.hpp"
 #include "device_append.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::check {
 namespace {
@@ -235,12 +236,7 @@ TEST_F(DeviceGraphs, CompilingInsideACaptureIsAnErrorThatBreaksNothing) {
     for (const Implementation* row : takers_of(on_device(line))) {
       Launcher launcher(line, *row);
       check_cuda(graphs.begin_capture(launcher.stream, kGlobal), "cuStreamBeginCapture");
-      std::string sentence;
-      try {
-        launcher.launch();
-      } catch (const Error& e) {
-        sentence = e.what();
-      }
+      const std::string sentence = test::sentence_of([&] { launcher.launch(); });
       EXPECT_NE(sentence.find("before capturing"), std::string::npos) << row->name << ": " << sentence;
       Graphs::Graph graph = nullptr;
       EXPECT_EQ(graphs.end_capture(launcher.stream, &graph), 0) << row->name;

@@ -5,6 +5,7 @@
 
 #include "distributed/plans.hpp"
 #include "onepass/error.hpp"
+#include "support/sentence.hpp"
 
 namespace onepass::inline v0::context_parallel::test {
 namespace {
@@ -72,13 +73,9 @@ std::vector<Index> positions_of(const std::vector<Piece>& pieces) {
 
 // The sentence of the error that f throws.
 std::string refused(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::bad_value);
-    return e.what();
-  }
-  return "nothing is refused";
+  const auto [code, sentence] = onepass::test::said_by(f);
+  EXPECT_EQ(code, ErrorCode::bad_value);
+  return sentence;
 }
 
 // The shard of a node has the positions of its ranks, and each rank's rows of it are the rank's own positions.
