@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/attention/scores/mods.cuh"
 #include "cuda/block_mask/block_mask.hpp"
+#include "cuda/block_mask/buffer.cuh"
 
 namespace onepass {
 
@@ -12,13 +13,7 @@ struct BufferRow {
   const BufferLevels& b;
   i64 first;
 
-  DEV BufferRow(const BufferLevels& buffer, i64 row) : b(buffer), first(0) {
-    for (i32 d = b.rank - 2; d >= 0; --d) {
-      const i64 size = static_cast<i64>(b.view.last[d]) + 1;
-      first += row % size * b.view.stride[d];
-      row /= size;
-    }
-  }
+  DEV BufferRow(const BufferLevels& buffer, i64 row) : b(buffer), first(row_offset(b.view, b.rank, row)) {}
   template <class Element>
   DEV Bounds as(i64 at) const {
     return interval::value(Element::unpack(static_cast<const typename Element::Raw*>(b.view.data)[at]));
