@@ -185,12 +185,18 @@ TEST_F(PlannedLaunch, ABlockMaskIsPutOnTheStream) {
   EXPECT_EQ(launches(kDocuments, 1, 131072, 1024), 3);
   EXPECT_EQ(launches(kDocuments, 1, 16, 1024), 2);  // a group is all there is
   EXPECT_EQ(launches(kDocuments, 100, 200, 1024), 4);
-  EXPECT_EQ(launches(kDocuments, 1, 3 << 20, 16), 2);  // without groups
+  EXPECT_EQ(launches(kDocuments, 1, 3 << 20, 16), 3);
+  EXPECT_EQ(launches(kDocuments, 65, 1 << 15, 16), 3);  // without groups: rows, the whole, tiles
 
   const std::vector<NamedTensor> buffers = {{"doc", Tensor(at(1), DType::i32, {1, 131072}, gpu)}};
   const BlockMaskShape shape{.seq_q = 128, .seq_k = 128};
   const std::size_t bytes = block_mask_workspace_bytes(buffers, shape);
   EXPECT_NEAR(static_cast<double>(bytes), 3.0 * 131072, 200);
+  const std::vector<NamedTensor> many_rows = {{"doc", Tensor(at(1), DType::i32, {128, 32768}, gpu)}};
+  EXPECT_EQ(block_mask_workspace_bytes(many_rows, shape), 129 * sizeof(interval::Bounds));
+  constexpr std::int64_t kMany = 1 << 30;  // tiles beyond int64
+  EXPECT_NEAR(static_cast<double>(block_mask_workspace_bytes(many_rows, {kMany, kMany, kMany, kMany, 1, 1})),
+              3.0 * 128 * 32768, 20000);
   const auto run = [&](std::size_t size, std::uintptr_t beyond) {
     block_mask_states("doc(0, q_index) == doc(0, k_index)", buffers, shape,
                       Tensor(at(2), DType::i32, {1, 1, 1, 1}, gpu), false,

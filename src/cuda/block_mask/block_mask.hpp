@@ -10,9 +10,8 @@ constexpr int kLevelBytes = kBlockMaskThreads * static_cast<int>(sizeof(interval
 
 enum class BufferType : int { f32, f16, bf16, i32, boolean };
 
-// A buffer and the memory of its levels (interval::Levels). groups is null for a buffer whose levels would be too
-// large: its elements are read again for each range. row_bounds: those of each row; with groups, they are the last
-// level.
+// A buffer and the memory of its levels (interval::Levels). groups is null for a buffer of many rows whose levels would
+// be too large. row_bounds: those of each row; with groups, they are the last level.
 struct BufferLevels {
   ModBufferView view;
   int rank;
@@ -38,6 +37,10 @@ ONEPASS_HD long long units_of(const BufferLevels& b, LevelPart part) {
   }
   return 0;
 }
+
+// Elements of a range of a buffer without groups that a lane reads: 64 rows of a tile of 128 keys. A larger range has
+// the bounds of the whole buffer.
+constexpr long long kMostOfRange = interval::kMostRows * 128;
 
 struct BlockMaskParams {
   ModBufferView buffers[8];

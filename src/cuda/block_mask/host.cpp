@@ -42,11 +42,13 @@ BufferType type_of(DType t) {
   }
 }
 
-// Levels take 3 bytes for an element of a buffer, and the states 4 for a tile.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 21;
-bool has_groups(const ConstTensor& t, const BlockMaskShape& s) {
-  const std::int64_t tiles = s.batch * s.heads * s.row_tiles() * s.key_tiles();
-  return t.elements() <= std::max(kMostElements, tiles);
+// Levels take 3 bytes for an element of a buffer, and the states 4 for a tile. A buffer of few rows has levels at any
+// length, because ranges of it may be long.
+constexpr double kMostElements = 1 << 21;
+bool has_groups(std::int64_t rows, std::int64_t elements, const BlockMaskShape& s) {
+  double tiles = 1;  // beyond int64 for sizes that fit alone
+  for (const std::int64_t n : {s.batch, s.heads, s.row_tiles(), s.key_tiles()}) tiles *= static_cast<double>(n);
+  return rows <= interval::kMostRows || static_cast<double>(elements) <= std::max(kMostElements, tiles);
 }
 struct LevelSizes {
   std::int64_t rows, length, groups;  // groups: of all levels and rows; 0: there are none
@@ -54,7 +56,7 @@ struct LevelSizes {
 };
 LevelSizes sizes_of(const ConstTensor& t, const BlockMaskShape& s) {
   const std::int64_t length = t.shape[static_cast<std::size_t>(t.rank - 1)], rows = t.elements() / length;
-  return {rows, length, has_groups(t, s) ? rows * interval::groups_on_all_levels(length) : 0};
+  return {rows, length, has_groups(rows, t.elements(), s) ? rows * interval::groups_on_all_levels(length) : 0};
 }
 
 }  // namespace
@@ -97,13 +99,12 @@ LevelParams level_params(const BlockMaskCall& call, void* memory) {
 }
 
 BlockMaskParams block_mask_params(const BlockMaskCall& call, const LevelParams& levels) {
-  constexpr long long kEveryElement = std::numeric_limits<long long>::max();
   const BlockMaskShape& s = call.shape;
   BlockMaskParams p{};
   for (std::size_t i = 0; i < call.buffers.size(); ++i) {
     const BufferLevels& b = levels.buffers[i];
     p.buffers[i] = b.view;
-    p.levels[i] = {b.groups, b.all, b.rows, b.length, kEveryElement};
+    p.levels[i] = {b.groups, b.all, b.rows, b.length, kMostOfRange};
   }
   p.states = static_cast<int*>(call.states.data);
   std::copy_n(call.states.stride.begin(), 4, p.stride);
