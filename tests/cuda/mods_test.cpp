@@ -68,7 +68,8 @@ TEST_P(CudaMods, TheTilesOfTheirBlockMaskCompileWithoutASpill) {
   if (p.mask_mod.empty()) GTEST_SKIP() << "no mask_mod";
   for (const char* arch : {"sm_80", "sm_90"}) {
     const auto programs = cuda::block_mask_programs(p, arch);
-    ASSERT_EQ(programs.size(), p.mod_buffers.empty() ? 1u : 2u);
+    ASSERT_FALSE(programs.empty());
+    ASSERT_LE(programs.size(), p.mod_buffers.empty() ? 1u : 2u);  // score_mod alone may read the buffers
     EXPECT_EQ(cuda::wrong_code(cuda::compile(programs.back()), {kBlockMaskThreads, {"VOTE"}}), "");
     if (programs.size() == 1) continue;
     EXPECT_EQ(cuda::wrong_code(cuda::compile(programs.front()), {kBlockMaskThreads, {"BAR"}}), "");

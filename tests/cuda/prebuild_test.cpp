@@ -125,6 +125,9 @@ TEST(Prebuild, ABlockMaskIsAlsoBuilt) {
   EXPECT_EQ(entries(call + " block_mask=11qk"), Names{});
   EXPECT_EQ(entries(call + " block_mask=11qk" + causal), Names{"mask_tiles"});
   EXPECT_EQ(entries(call + " block_mask=11qk" + documents), (Names{"buffer_levels", "mask_tiles"}));
+  const std::string scores = " score_mod={score + t[k_index]}", bias = " buffer=t:fp32:512";
+  EXPECT_EQ(entries(call + " block_mask=11qk" + scores + causal + bias), Names{"mask_tiles"});
+  EXPECT_EQ(key(call + " block_mask=11qk" + scores + documents + bias), key(call + " block_mask=11qk" + documents));
   EXPECT_EQ(key("bwd b2 h4 s100 d128 fp32 block_mask=b1qk" + causal), key(call + " block_mask=11qk" + causal));
 }
 

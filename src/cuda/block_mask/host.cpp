@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "algebra/ceil_div.hpp"
@@ -10,6 +11,7 @@
 #include "cuda/attention/host.hpp"
 #include "cuda/attention/scores/mods.hpp"
 #include "cuda/host/kernel_state.hpp"
+#include "expression/tokens.hpp"
 #include "onepass/error.hpp"
 
 namespace onepass::cuda {
@@ -30,6 +32,13 @@ KernelProgram level_program(const std::string& arch) {
 KernelProgram tile_program(const Problem& mask, const std::string& arch) {
   return {"cuda/block_mask/tiles.cuh", "mask_tiles", features_source(features_of(mask)), arch,
           mods_source(mask) + mask_bounds_source(mask)};
+}
+
+bool has_word(std::string_view mask_mod, std::string_view word) {
+  Tokens tokens("mask_mod", mask_mod);
+  do tokens.next();
+  while (!tokens.token().empty() && tokens.token() != word);
+  return !tokens.token().empty();
 }
 
 BufferType type_of(DType t) {
@@ -63,9 +72,12 @@ LevelSizes sizes_of(const ConstTensor& t, const BlockMaskShape& s) {
 
 std::vector<KernelProgram> block_mask_programs(const Problem& p, const std::string& arch) {
   if (p.mask_mod.empty()) return {};
+  std::vector<ModBuffer> buffers;  // without those of a score_mod, which the mask is not built with
+  std::ranges::copy_if(p.mod_buffers, std::back_inserter(buffers),
+                       [&](const ModBuffer& b) { return has_word(p.mask_mod, b.name); });
   std::vector<KernelProgram> programs;
-  if (!p.mod_buffers.empty()) programs.push_back(level_program(arch));
-  programs.push_back(tile_program(alone(p.mask_mod, p.mod_buffers), arch));
+  if (!buffers.empty()) programs.push_back(level_program(arch));
+  programs.push_back(tile_program(alone(p.mask_mod, std::move(buffers)), arch));
   return programs;
 }
 
