@@ -63,7 +63,7 @@ void take(T& to, const Arguments& a, int i, const char* name) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     to = a.text(i).value_or("");
   } else if constexpr (Choice<T>) {
-    const auto& [standard, other] = kWordsOf<T>;
+    const auto [standard, other] = words_of(T{});
     const std::string_view word = a.text(i).value_or(standard);
     const auto chosen = choice_named<T>(word);
     want(chosen.has_value(), ErrorCode::bad_value, name, " must be '", standard, "' or '", other, "' (got '", word,

@@ -201,7 +201,7 @@ void add_attention_options(const Command& c, const std::shared_ptr<Flags>& flags
         c.option(
              name, [flags, &to](const std::string& x) { to = choice_named<T>(x).value_or(T{}); }, row.help)
             .group("Scores")
-            .one_of({std::string(kWordsOf<T>[0]), std::string(kWordsOf<T>[1])});
+            .one_of({std::string(words_of(T{})[0]), std::string(words_of(T{})[1])});
       else
         c.option(name, to, row.help).group("Scores");
     }

@@ -51,23 +51,20 @@ constexpr const NamedMask* mask_named(std::string_view name) {
 }
 
 // The words of an option that is one of two, the default first. Its field is an enum, and C has it as 0 or 1.
-template <class T>
-inline constexpr std::array<std::string_view, 2> kWordsOf{};
-template <>
-inline constexpr std::array<std::string_view, 2> kWordsOf<Accumulation> = {"exact", "fast"};
-template <>
-inline constexpr std::array<std::string_view, 2> kWordsOf<Precision> = {"fp32", "tf32"};
+constexpr std::array<std::string_view, 2> words_of(Accumulation) { return {"exact", "fast"}; }
+constexpr std::array<std::string_view, 2> words_of(Precision) { return {"fp32", "tf32"}; }
 template <class T>
 concept Choice = std::is_enum_v<T>;
 
 template <Choice T>
 constexpr std::optional<T> choice_named(std::string_view word) {
-  const auto* const at = std::ranges::find(kWordsOf<T>, word);
-  return at == kWordsOf<T>.end() ? std::nullopt : std::optional(static_cast<T>(at - kWordsOf<T>.begin()));
+  constexpr auto words = words_of(T{});
+  const auto* const at = std::ranges::find(words, word);
+  return at == words.end() ? std::nullopt : std::optional(static_cast<T>(at - words.begin()));
 }
 template <Choice T>
 constexpr std::string_view word_of(T x) {
-  return kWordsOf<T>[static_cast<std::size_t>(x)];
+  return words_of(x)[static_cast<std::size_t>(x)];
 }
 
 // has: the C field that says whether `from` is set.

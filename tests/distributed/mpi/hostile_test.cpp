@@ -162,7 +162,6 @@ bool differ() {
            [&](auto&, auto& options, auto&) { change(options); });
   };
   expect_options(", precision tf32", [](Attention& options) { options.precision = Precision::tf32; });
-  expect_options(", accumulation fast", [](Attention& options) { options.accumulation = Accumulation::fast; });
   expect_options(", deterministic", [](Attention& options) { options.deterministic = true; });
   expect(who + ": layout must be for " + std::to_string(transport.ranks()) + " ranks, as the transport has (got " +
              std::to_string(transport.ranks() + 1) + ")",
