@@ -146,7 +146,8 @@ nb::dict attention_choices() {
   nb::dict all;
   for_each_option([&](const OptionRow& row, auto option) {
     using T = OptionType<decltype(option)>;
-    if constexpr (Choice<T>) all[row.name] = nb::make_tuple(std::string(words_of(T{})[0]), std::string(words_of(T{})[1]));
+    if constexpr (Choice<T>)
+      all[row.name] = nb::make_tuple(std::string(words_of(T{})[0]), std::string(words_of(T{})[1]));
   });
   return all;
 }
